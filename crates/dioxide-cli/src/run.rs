@@ -73,7 +73,8 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
         Path::new(&arch),
         Path::new("../lib64"),
     ];
-    places.iter().find_map(|place| fs::canonicalize(dir.join(place).join(LIBRARY)).ok()).with_context(|| {
+    let mut found = places.iter().map(|place| fs::canonicalize(dir.join(place).join(LIBRARY)));
+    found.find_map(Result::ok).with_context(|| {
         format!(
             "{LIBRARY} is not beside {}: build it with `cargo build --release -p dioxide-preload`, \
              or name it with --library",

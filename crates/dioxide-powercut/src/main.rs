@@ -43,7 +43,8 @@ struct RunArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// File systems to test
-    #[arg(long, value_delimiter = ',', value_parser = file_system, default_value = "ext4,xfs,btrfs,btrfs-nocow,ext3")]
+    #[arg(long, value_delimiter = ',', value_parser = file_system)]
+    #[arg(default_value = "ext4,xfs,btrfs,btrfs-nocow,ext3")]
     fs: Vec<Fs>,
     /// Recordings made concurrently
     #[arg(long, default_value_t = 3)]

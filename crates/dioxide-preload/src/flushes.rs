@@ -1,14 +1,13 @@
-//! The kernel's own flushes: syncs and durable writes that the engine does not perform.
+//! The kernel's flushes: syncs and durable writes that the engine does not perform.
 //!
-//! A flush that fails may lose what any file of the file system has in the cache of the disk, and
-//! the kernel says so once. So the flushes of known files are in the ledger of the engine's
-//! ([`dioxide::ledger`]): a failure wedges the file system, and a success is believed only if no
-//! flush beside it failed. On a wedged file system the library refuses every sync and durable
-//! write, and every write of a file that is known or O_DIRECT, whether the engine has the file or
-//! the kernel does.
+//! A failed flush may lose cached data of any file of the file system, and the kernel reports it
+//! once. So the flushes of known files are in the engine's ledger ([`dioxide::ledger`]). A failure
+//! wedges the file system. A success counts only if no concurrent flush failed. On a wedged file
+//! system the library refuses every sync, every durable write, and every write of a known or
+//! O_DIRECT file. That holds for the engine's files and for the kernel's.
 //!
-//! Other descriptors cost nothing until a file system was wedged. Only their failures are noted,
-//! and only in a program that has opened files O_DIRECT.
+//! Other descriptors cost nothing until a wedge. The library records only their failures, and only
+//! in a program that has opened files O_DIRECT.
 
 use crate::files::{self, Description, borrowed};
 use crate::process::{Inside, is_elsewhere, is_inside, uncancelled};
@@ -22,35 +21,35 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-/// What a call of the kernel does to the file.
+/// The effect of a kernel call on the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// It acknowledges no write.
     None,
     /// It writes, with these RWF flags.
     Write(c_int),
-    /// It makes stable what was written.
+    /// It makes written data durable.
     Flush,
-    /// It makes that stable later, or flushes no disk: its failure puts no other file in doubt.
+    /// It flushes later, or flushes no device. Its failure puts no other file in doubt.
     FlushUnseen,
 }
 
-/// RWF flags of one write that is stable when it returns.
+/// RWF flags of a write that is durable on return.
 pub const RWF_DURABLE: c_int = libc::RWF_DSYNC | libc::RWF_SYNC;
 
-/// How the kernel may perform a call.
+/// How the kernel performs a call.
 pub enum How {
     Plainly,
-    /// A flush has failed before.
+    /// Not at all: a flush has failed before.
     Refused,
-    /// It flushes a file that is known.
+    /// It flushes a known file.
     InTheLedger(c_int, FileSystem, Call),
-    /// It flushes a file that is not.
+    /// It flushes another file.
     WithFailureNoted(c_int),
 }
 
 impl How {
-    /// Of a descriptor of a known file.
+    /// For a descriptor of a known file.
     pub fn of_known(fd: c_int, description: &Description, effect: Effect) -> Self {
         let Some(fs) = description.inode.below.as_ref().filter(|_| effect != Effect::None) else {
             return Self::Plainly;
@@ -69,12 +68,12 @@ impl How {
         if flushes { Self::InTheLedger(fd, fs.clone(), call) } else { Self::Plainly }
     }
 
-    /// Of any other descriptor.
+    /// For any other descriptor.
     #[inline]
     pub fn of_unknown(fd: c_int, effect: Effect) -> Self {
         match effect {
             Effect::None => Self::Plainly,
-            // No file has such a number: the kernel refuses it.
+            // The kernel refuses a negative number.
             _ if fd < 0 => Self::Plainly,
             _ if ledger::any_was_wedged() => Self::beside_a_wedge(fd, effect),
             Effect::Flush if files::any_known() => Self::WithFailureNoted(fd),
@@ -82,7 +81,8 @@ impl How {
         }
     }
 
-    /// A child of a fork knows no descriptor of its parent, so the flags of the descriptor decide.
+    /// Looks at the kernel's flags, because a child of a fork has no slots of its parent's
+    /// descriptors.
     #[cold]
     fn beside_a_wedge(fd: c_int, effect: Effect) -> Self {
         if is_inside() || is_elsewhere() {
@@ -90,7 +90,7 @@ impl How {
         }
         let is_concerned = match effect {
             Effect::Write(flags) => {
-                // SAFETY: it only asks; a number that is not open is an error, which is -1.
+                // SAFETY: F_GETFL changes nothing, and returns -1 for a number that is not open.
                 let of_file = unsafe { libc::fcntl(fd, libc::F_GETFL) };
                 of_file >= 0
                     && (flags & RWF_DURABLE != 0 || of_file & (libc::O_DIRECT | libc::O_DSYNC) != 0)
@@ -106,7 +106,7 @@ impl How {
         }
     }
 
-    /// Of any descriptor. No lock is held.
+    /// For any descriptor. The caller holds no lock.
     pub fn of(fd: c_int, effect: Effect) -> Self {
         let Some(slot) = slots::find(fd) else { return Self::of_unknown(fd, effect) };
         if is_inside() || is_elsewhere() {
@@ -119,12 +119,12 @@ impl How {
                 return Self::of_known(fd, description, effect);
             }
         }
-        // Only outside: in there no call of the program is looked at.
+        // After the drop of `_inside`: inside, the library ignores a call of the program.
         Self::of_unknown(fd, effect)
     }
 
-    /// Has it performed. The caller may hold the locks of a transfer, so no thread is cancelled
-    /// here.
+    /// Performs the call. No cancellation ends the thread here, because the caller may hold the
+    /// locks of a transfer.
     #[inline]
     pub fn perform(self, kernel: impl Fn() -> isize) -> isize {
         match self {
@@ -177,8 +177,8 @@ fn in_the_ledger(fd: c_int, fs: &FileSystem, call: Call, kernel: impl FnOnce() -
     }
 }
 
-/// What was refused before it flushed anything wedges nothing. `again` makes the call once more,
-/// and returns whether it succeeds.
+/// Records a failed flush, and keeps `errno`. A call that the kernel refused before it flushed
+/// wedges nothing. `again` repeats the call, and returns whether it succeeds.
 #[cold]
 fn note_failure(
     call: Call,
@@ -196,8 +196,7 @@ fn note_failure(
     set_errno(errno);
 }
 
-/// Makes stable what was written to memory that files are mapped to. The kernel serves those; but
-/// one that was known before it was mapped may be among them.
+/// Performs `msync`. The kernel serves mapped files, and some of them may be known.
 pub fn sync_mapping(start: usize, len: usize, kernel: impl Fn() -> c_int) -> c_int {
     if !files::any_known() || is_elsewhere() {
         return kernel();
@@ -214,7 +213,7 @@ pub fn sync_mapping(start: usize, len: usize, kernel: impl Fn() -> c_int) -> c_i
     result
 }
 
-/// What the files lie on that are mapped there. One without a name is not found.
+/// Returns the mapped files of the range, with their file systems. Misses a file without a path.
 fn below_mapping(start: usize, len: usize) -> Vec<(PathBuf, FileSystem)> {
     let found = surroundings::files_mapped_at(start, len).unwrap_or_default();
     let below = |path: PathBuf| {
@@ -228,9 +227,9 @@ fn name_of(fd: c_int) -> PathBuf {
     surroundings::path_of(fd).unwrap_or_default()
 }
 
-/// The thread comes to the end of `work`: every other flush waits for that. So no handler may leave
-/// it by a jump or end the process in it, and no cancellation may end the thread. Both come right
-/// afterwards. The kernel ends no flush for a signal either.
+/// Runs `work` to its end, for which every other flush waits. No signal handler may leave it by a
+/// jump or end the process in it, and no cancellation may end the thread. Both are delivered right
+/// afterwards. The kernel does not interrupt a flush for a signal either.
 fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
     dioxide::with_signals_blocked(|| {
         let _inside = Inside::begin();
@@ -238,8 +237,7 @@ fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// `sync` reports no failure, so a sync that does comes before it, for each file system of a known
-/// file.
+/// Calls `syncfs` for each file system of a known file, because `sync` reports no failure.
 pub fn before_sync_of_all() {
     if !files::any_known() || is_elsewhere() {
         return;

@@ -1,26 +1,26 @@
-//! The threads that take files over, hand them back and put them away: when a call of the program
-//! asks for it, when another opener waits for the end of a lease, at Ctrl-C and its like, and when
-//! the program ends or executes another one.
+//! The threads that take files over, hand them back and close them in the engine. Their jobs come
+//! from calls of the program, from broken leases, from signals such as Ctrl-C, from exec and from
+//! the end of the process.
 //!
-//! Each such job has a thread of its own, a *keeper*, which ends with the job. It has a large
-//! stack, which the thread that calls may not have. A file whose device or file system does not
-//! answer delays only its own job. A thread that waits for a keeper holds no lock of this library,
-//! so no keeper waits for it.
+//! Each job has its own thread, a *keeper*, which ends with the job. It has a large stack, which
+//! the calling thread may not have. A file whose device or file system does not answer delays only
+//! its own job. A thread that waits for a keeper holds no lock of this library, so no keeper waits
+//! for it.
 //!
 //! The program may hold a lock of the dynamic loader while it waits: a constructor in `dlopen` may
 //! open a file. A new thread needs that lock for its thread-local destructors. So a caller waits
-//! only [`PATIENCE`] for its keeper to begin, and then takes the job back. A job that has begun is
-//! waited for without a limit.
+//! only [`PATIENCE`] for its keeper to begin, and then takes the job back. Its wait for a job that
+//! has begun has no limit.
 //!
-//! One more thread, the *listener*, hears the signals of leases and the wishes of signal handlers,
-//! and starts keepers for them. It does no I/O of a file itself, so that no file delays the break
-//! of another one. It uses no descriptor, which the program could close by number. It lives from
-//! when the first file is to be taken over.
+//! One more thread, the *listener*, receives the signals of leases and the wishes of signal
+//! handlers, and starts keepers for them. It does no file I/O, so no file delays the break of
+//! another one. It uses no descriptor, which the program could close by number. It starts before
+//! the first take-over.
 //!
-//! Signals that would end the program get a handler once a file is taken. The handler wakes the
-//! listener, whose keeper hands all files back and lets the signal do what it does by default. The
-//! program does not see the handler. A second signal does not wait, nor does a signal handler wait
-//! longer than [`PATIENCE`]: then files stay grown as after a crash.
+//! Once a file is taken, signals that would end the program get a handler. The handler wakes the
+//! listener, whose keeper hands all files back and then performs the default action. The program
+//! does not see the handler. A second signal does not wait, and a signal handler waits at most
+//! [`PATIENCE`]. Then files stay grown, as after a crash.
 
 use crate::files;
 use crate::lease;
@@ -38,8 +38,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Those that end a program in ordinary life, where it has no handler for them. What a program does
-/// wrong itself (SIGSEGV, SIGABRT) is a crash: nothing in its memory is to be trusted then.
+/// Signals that end a program by default without a crash. After a fault of the program itself
+/// (SIGSEGV, SIGABRT) the library trusts nothing in its memory.
 const ENDING: [c_int; 13] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -56,65 +56,66 @@ const ENDING: [c_int; 13] = [
     libc::SIGXFSZ,
 ];
 
+/// The limit of a wait for a keeper to begin, and of each wait in a signal handler.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For a keeper to begin, while another one is late.
+/// The limit of a wait for a keeper to begin, while another one is late.
 const PATIENCE_AGAIN: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(200);
 
-/// What signal handlers can ask for.
+/// A request of a signal handler.
 #[derive(Clone, Copy)]
 pub enum Wish {
-    /// All files go back to the kernel.
+    /// Hand all files back.
     HandBack = 1,
-    /// The same, and no file is taken over any more; what was done is told.
+    /// The same at the end of the process, with the summary. No file is taken over any more.
     End = 2,
 }
 
-/// The first, which stays until the process ends, and the listener.
+/// The first thread, which stays until the process ends, and the listener.
 const THREADS_LEFT: usize = 2;
 
-/// Leases and wishes are looked at so often, should a signal be lost.
+/// Period of the look at leases and wishes, in case a signal is lost.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A signal of the program's that came here is sent again, and left to the program for so long.
+/// The listener sends a signal of the program again, and then does not take signals for so long.
 const LEFT_TO_THE_PROGRAM: Duration = Duration::from_millis(10);
 
-/// The listener was started.
+/// The listener has started, or is about to.
 static STARTED: AtomicBool = AtomicBool::new(false);
-/// The number of its thread. 0 while there is none.
+/// The listener's thread number, or 0.
 static LISTENER: AtomicI32 = AtomicI32::new(0);
-/// How many keepers were not there in time, and have not begun since.
+/// The number of keepers that did not begin in time, and have not begun since.
 static LATE: AtomicUsize = AtomicUsize::new(0);
-/// The handlers stand.
+/// The library has installed its handlers.
 static GUARDING: AtomicBool = AtomicBool::new(false);
 /// The program's first thread has ended.
 static FIRST_ENDED: AtomicBool = AtomicBool::new(false);
-/// What is asked for, in bits, until it is done.
+/// The pending wishes, as bits.
 static WISHES: AtomicU32 = AtomicU32::new(0);
-/// Which of that a keeper is at work on.
+/// The wishes that a keeper performs, as bits.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
-/// The signal that came.
+/// The first signal that the handler received.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
     static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is a thread of ours.
+/// Whether this is a keeper or the listener.
 pub fn is_keeper() -> bool {
     IS_KEEPER.get()
 }
 
-/// Has a keeper do something, and waits for that. The caller holds no lock. A thread of ours does
-/// it at once, and so does the caller where there is no keeper to be had in time.
+/// Runs `work` in a keeper, and waits for it. The caller holds no lock. A keeper or the listener
+/// runs it itself. So does a caller whose keeper does not begin in time.
 pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let _inside = Inside::begin();
-    // The keeper is the parent's where the process divided without a word.
+    // In a child of a fork unseen by the library, the keepers are the parent's.
     if is_keeper() || !process::is_own() {
         return work();
     }
-    // While one is late, the lock that it waits for may still be held.
+    // The lock that a late keeper waits for may still be locked.
     let patience = if LATE.load(Ordering::Acquire) > 0 { PATIENCE_AGAIN } else { PATIENCE };
     let (ours, theirs) = offer(work);
     let (answer, answered) = mpsc::sync_channel(1);
@@ -132,7 +133,7 @@ pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     {
         return result;
     }
-    // Before the work is gone: from then on the late keeper takes itself off.
+    // Before `take`: from then on the late keeper decrements the count.
     let late = usize::from(spawned.is_ok());
     LATE.fetch_add(late, Ordering::AcqRel);
     match take(&ours) {
@@ -144,8 +145,7 @@ pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     }
 }
 
-/// Has a keeper do something, and does not wait. The caller does it where there is no keeper to be
-/// had.
+/// Runs `work` in a keeper, and does not wait. The caller runs it if no thread can start.
 pub fn run_apart(work: impl FnOnce() + Send + 'static) {
     let (ours, theirs) = offer(work);
     if spawn(move || take(&theirs).into_iter().for_each(|work| work())).is_err() {
@@ -153,7 +153,7 @@ pub fn run_apart(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Work that a keeper takes, or the caller.
+/// Work that either a keeper or the caller takes.
 type Offer<W> = Arc<Mutex<Option<W>>>;
 
 fn offer<W>(work: W) -> (Offer<W>, Offer<W>) {
@@ -165,8 +165,8 @@ fn take<W>(offer: &Offer<W>) -> Option<W> {
     offer.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Others wait for what a thread of ours has locked and for its answer. So a panic there ends the
-/// process, as a crash does, instead of a wait without an end.
+/// Ends the process at a panic of a keeper, as a crash does. Other threads would wait for ever for
+/// its locks and its result.
 struct EndsOnPanic;
 
 impl Drop for EndsOnPanic {
@@ -190,8 +190,8 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     .map(drop)
 }
 
-/// The thread that gets the signals of leases, started if there is none; none if it is not there in
-/// time.
+/// Returns the listener's thread number, and starts the listener if needed. None if it does not
+/// begin in time.
 pub fn listener() -> Option<c_int> {
     if !STARTED.swap(true, Ordering::SeqCst) && spawn(listen).is_err() {
         STARTED.store(false, Ordering::SeqCst);
@@ -204,7 +204,7 @@ pub fn listener() -> Option<c_int> {
 
 fn only(signal: c_int) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the whole set.
+    // SAFETY: sigemptyset initializes the whole set.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
@@ -212,7 +212,7 @@ fn only(signal: c_int) -> libc::sigset_t {
     }
 }
 
-/// Stands behind the signals that end the program, from the first file on that is taken.
+/// Installs the handler for the signals that end the program, unless it is installed.
 pub fn guard() {
     if !GUARDING.swap(true, Ordering::SeqCst) {
         for signal in ENDING {
@@ -229,10 +229,10 @@ fn listen() {
     let mut looked = Instant::now();
     let mut is_ending = false;
     loop {
-        // While the program's first thread lives, there is nothing to look for.
+        // Until the first thread ends, the process cannot end with its last thread.
         let first_ended = FIRST_ENDED.load(Ordering::SeqCst);
         let is_signalled = take_signal(if first_ended { nap } else { LOOK });
-        // Another process waits for this, so it comes first.
+        // First, because another process waits.
         if is_signalled || looked.elapsed() >= LOOK {
             files::hand_back_broken();
             looked = Instant::now();
@@ -253,7 +253,7 @@ fn listen() {
                     process::grant(wish);
                     WISHES.fetch_and(!bit, Ordering::Release);
                     BEGUN.fetch_and(!bit, Ordering::Release);
-                    // It may have been asked for again between the two.
+                    // A handler may have repeated the wish between the two.
                     wake();
                 });
             }
@@ -265,8 +265,8 @@ fn listen() {
     }
 }
 
-/// Waits for a signal, and takes it. Returns whether a lease may have sent it. One that the program
-/// sent was meant for the program, where all threads block it just now: it is sent again.
+/// Waits for a signal, and takes it. Returns whether a lease may have sent it. A signal that the
+/// program sent comes here while all its threads block it. The listener sends it again.
 fn take_signal(timeout: Duration) -> bool {
     const POLL_MSG: c_int = 3;
     const KERNEL_SET_BYTES: usize = 8;
@@ -275,7 +275,8 @@ fn take_signal(timeout: Duration) -> bool {
         tv_nsec: timeout.subsec_nanos().into(),
     };
     let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-    // SAFETY: what is filled is read only then; the signal is sent to this very process.
+    // SAFETY: the call fills `info` if it returns a signal, and only then is `info` read. The
+    // signals go to this process.
     unsafe {
         let set = only(lease::signal());
         // By number: libc's own function reports SI_TKILL as SI_USER.
@@ -292,12 +293,12 @@ fn take_signal(timeout: Duration) -> bool {
         }
         match info.assume_init_ref().si_code {
             POLL_MSG => return true,
-            // To this thread alone: by `wake`.
+            // By `wake`, to this thread alone.
             libc::SI_TKILL => return false,
             _ => {}
         }
         let sent = libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), signal, info.as_ptr());
-        // Only the first thread may send one again that came from `kill`.
+        // The kernel lets only the first thread repeat the signal of a `kill`.
         if sent != 0 {
             libc::kill(libc::getpid(), signal);
         }
@@ -306,30 +307,28 @@ fn take_signal(timeout: Duration) -> bool {
     false
 }
 
-/// The process ends with the last of the program's threads, or would: this one is not the
-/// program's.
+/// Ends the process if the program has no thread left, as it would end without the listener.
 fn end_if_alone() {
     if fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() <= THREADS_LEFT) {
-        // SAFETY: as libc does when the last thread ends.
+        // SAFETY: libc too calls exit when the last thread ends.
         unsafe { libc::exit(0) };
     }
 }
 
-/// Has the listener look at what is asked for. Returns whether it will. A wake needs no descriptor,
-/// which the program may close. The queue of signals may be full: the listener looks once in
-/// [`LOOK`] nevertheless.
+/// Wakes the listener to look at the wishes. Returns whether there is a listener. A signal needs no
+/// descriptor, which the program may close. If the queue of signals is full, the listener looks
+/// within [`LOOK`].
 fn wake() -> bool {
     let listener = LISTENER.load(Ordering::SeqCst);
     if listener != 0 {
-        // SAFETY: the thread is of this process, and never ends; it takes the signal from its
-        // queue.
+        // SAFETY: the listener is a thread of this process, never ends, and blocks the signal.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), listener, lease::signal()) };
     }
     listener != 0
 }
 
-/// Has it done by a keeper, and waits for that. Returns whether there is a listener to ask. Only
-/// what may be called in a signal handler.
+/// Has a keeper perform the wish, and waits for it. Returns whether there is a listener.
+/// Async-signal-safe.
 pub fn ask(wish: Wish) -> bool {
     WISHES.fetch_or(wish as u32, Ordering::AcqRel);
     let is_asked = wake();
@@ -346,7 +345,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// The calling thread is about to end, by its own will.
+/// Before `pthread_exit`.
 pub fn thread_ends() {
     if rustix::thread::gettid() == rustix::process::getpid() {
         FIRST_ENDED.store(true, Ordering::SeqCst);
@@ -354,21 +353,21 @@ pub fn thread_ends() {
     }
 }
 
-/// Lets a signal do what it does by default: which is the end.
+/// Ends the process by the default action of the signal.
 fn end_by(signal: c_int) {
     set_handler(signal, libc::SIG_DFL);
-    // SAFETY: it only sends a signal to this process, and one is wanted.
+    // SAFETY: the call only sends a signal to this process.
     unsafe { libc::kill(libc::getpid(), signal) };
 }
 
-/// Only what may be called in a handler.
+/// The handler. Async-signal-safe.
 extern "C" fn came(signal: c_int) {
     let is_first = CAME.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     if !(is_first && process::is_own() && wake()) {
         return end_by(signal);
     }
-    // What the engine does in this thread must come to its end. The program must not go on behind
-    // `raise`.
+    // Inside, the handler returns, because the library's work in this thread must finish. Outside,
+    // the program must not continue behind `raise`.
     if !process::is_inside() {
         let_through(signal);
         wait_until(|| false);
@@ -376,26 +375,26 @@ extern "C" fn came(signal: c_int) {
     }
 }
 
-/// In the handler of a signal: the same one may come again, and end the process.
+/// Unblocks the signal in its handler, so that a second one ends the process.
 fn let_through(signal: c_int) {
-    // SAFETY: the set outlives the call.
+    // SAFETY: the set outlives the call, which accepts null.
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &only(signal), ptr::null_mut()) };
 }
 
-/// libc's own.
+/// Calls the function of libc.
 fn behind_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) {
     type Sigaction =
         unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-    // SAFETY: that is its type.
+    // SAFETY: this is the type of libc's function.
     static NEXT: Next<Sigaction> = unsafe { Next::new(c"sigaction") };
     if let Some(next) = NEXT.find() {
-        // SAFETY: null, or actions of the caller's.
+        // SAFETY: null, or valid actions of the caller.
         unsafe { next(signal, new, old) };
     }
 }
 
 fn action_of(signal: c_int) -> libc::sigaction {
-    // SAFETY: all zeros is an action, the default one.
+    // SAFETY: zeros are a valid action, the default one.
     let mut action = unsafe { MaybeUninit::zeroed().assume_init() };
     behind_sigaction(signal, ptr::null(), &mut action);
     action
@@ -412,7 +411,7 @@ fn set_handler(signal: c_int, handler: sighandler_t) {
     behind_sigaction(signal, &action, ptr::null_mut());
 }
 
-/// In the child of a fork, which has no such thread.
+/// In the child of a fork, which has no keeper and no listener.
 pub fn forget() {
     STARTED.store(false, Ordering::Relaxed);
     LISTENER.store(0, Ordering::Relaxed);
@@ -432,40 +431,50 @@ fn is_ours(handler: sighandler_t) -> bool {
     handler == came as *const () as sighandler_t
 }
 
-/// Whether the program's wish for this signal is kept behind our handler.
+/// Whether the library's handler stands in for the default action of this signal.
 fn is_kept(signal: c_int) -> bool {
     ENDING.contains(&signal) && GUARDING.load(Ordering::Acquire)
 }
 
-/// What the program is told to be the handler.
-fn told(handler: sighandler_t) -> sighandler_t {
+/// The handler that the program sees.
+fn shown(handler: sighandler_t) -> sighandler_t {
     if is_ours(handler) { libc::SIG_DFL } else { handler }
 }
 
-/// What is set for what the program asks for.
-fn meant(handler: sighandler_t) -> sighandler_t {
+/// The handler to install for the one that the program sets.
+fn installed(handler: sighandler_t) -> sighandler_t {
     if handler == libc::SIG_DFL { came as *const () as sighandler_t } else { handler }
 }
 
 interpose! {
-    |next| fn [sigaction](signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    |next| fn [sigaction](
+        signal: c_int,
+        new: *const libc::sigaction,
+        old: *mut libc::sigaction,
+    ) -> c_int {
         if !is_kept(signal) {
             return next(signal, new, old);
         }
-        // SAFETY: null, or the program says that it is an action.
+        // SAFETY: by the contract of `sigaction`, null or a valid action.
         let kept = unsafe { new.as_ref() }.map(|new| {
             let is_default = new.sa_sigaction == libc::SIG_DFL;
             let flags = if is_default { libc::SA_RESTART } else { new.sa_flags };
-            libc::sigaction { sa_sigaction: meant(new.sa_sigaction), sa_flags: flags, ..*new }
+            libc::sigaction { sa_sigaction: installed(new.sa_sigaction), sa_flags: flags, ..*new }
         });
         let result = next(signal, kept.as_ref().map_or(ptr::null(), ptr::from_ref), old);
-        // SAFETY: null, or it was filled.
+        // SAFETY: null, or the call has filled it.
         if let (0, Some(old)) = (result, unsafe { old.as_mut() }) {
-            old.sa_sigaction = told(old.sa_sigaction);
+            old.sa_sigaction = shown(old.sa_sigaction);
         }
         result
     }
-    |next| fn [signal, bsd_signal, sysv_signal, __sysv_signal](signal: c_int, handler: sighandler_t) -> sighandler_t {
-        if is_kept(signal) { told(next(signal, meant(handler))) } else { next(signal, handler) }
+    |next| fn [signal, bsd_signal, sysv_signal, __sysv_signal](
+        signal: c_int,
+        handler: sighandler_t,
+    ) -> sighandler_t {
+        match is_kept(signal) {
+            true => shown(next(signal, installed(handler))),
+            false => next(signal, handler),
+        }
     }
 }

@@ -1,18 +1,18 @@
-//! Stands before libc in an unmodified program, so that the files which it opens O_DIRECT for
-//! writing are served by dioxide.
+//! Interposes libc in an unmodified program and routes its O_DIRECT files through the engine of
+//! dioxide.
 //!
-//! `LD_PRELOAD=libdioxide_preload.so program`; see `docs/preload.md`. Nothing here is to be called
-//! by name.
+//! `LD_PRELOAD=libdioxide_preload.so program`; see `docs/preload.md`. This is no library to link
+//! with.
 //!
-//! - [`calls`]: the functions of libc that are replaced. Each looks the descriptor up, and most
-//!   often goes straight on.
-//! - [`slots`]: what is known of each descriptor number.
-//! - [`files`]: how a file comes to the engine, and back to the kernel.
-//! - [`lease`]: how it is known that a file has no other opener.
-//! - [`transfer`]: reads, writes, syncs and positions of a file that the engine serves.
-//! - [`flushes`]: the flushes of the kernel's calls, in the ledger of the engine's.
-//! - [`process`]: fork, exec, exit, and how this library begins and ends; [`keeper`]: the thread
-//!   that helps with it.
+//! - [`calls`]: the interposed functions of libc. Each looks the descriptor up, and most often goes
+//!   on to libc.
+//! - [`slots`]: the state of each descriptor number.
+//! - [`files`]: the way of a file to the engine, and back to the kernel.
+//! - [`lease`]: the write lease, which shows that a file has no other opener.
+//! - [`transfer`]: reads, writes, syncs and positions of known files.
+//! - [`flushes`]: the kernel's flushes, in the ledger of the engine.
+//! - [`process`]: fork, exec and exit, the begin and the end of this library.
+//! - [`keeper`]: the threads that change how a file is served.
 //!
 //! # The life of a write
 //!
@@ -21,12 +21,12 @@
 //! 1. The kernel has opened the file. The program owns its descriptor, the lowest free one, and the
 //!    kernel keeps its position. [`files::opened`] made a `Description` and an `Inode`, and stored
 //!    them in the slot of the number.
-//! 2. [`transfer::write`] looks the number up: two loads from a table that never frees anything.
-//!    Without an entry the call goes to libc at once.
-//! 3. The file is `Watched` first: the library counts the write, and the kernel performs it. No
-//!    lock is held meanwhile, because a signal handler may call `_exit` or jump. One thread at a
-//!    time gains nothing from the engine, so in most programs files stay watched.
-//! 4. An extending or durable write begins beside another one. [`files::take_over`] starts a
+//! 2. [`transfer::write`] looks the number up: two loads from a table that never frees memory.
+//!    Without an entry, and before any wedge, the call goes to libc at once.
+//! 3. The file is `Watched` first: the library counts the write, and the kernel performs it. The
+//!    thread holds no lock meanwhile, because a signal handler may call `_exit` or `siglongjmp`.
+//!    One thread at a time gains nothing from the engine, so in most programs files stay watched.
+//! 4. An extending or durable write begins beside another one. [`files::take_over()`] starts a
 //!    keeper, and waits without a lock. The keeper
 //!
 //!    - takes the slots of all descriptors of the file for writing, then the write lease;
@@ -40,7 +40,7 @@
 //!    `sync_data`, `set_len`. It adds the rules of POSIX: positions, access rights, errno. The
 //!    kernel answers misaligned transfers.
 //! 6. `fstat` asks the kernel, and gets the length from the engine.
-//! 7. A call that the engine cannot perform hands the file back ([`files::hand_back`]). A keeper
+//! 7. A call that the engine cannot perform hands the file back ([`files::hand_back()`]). A keeper
 //!    closes the engine's file, which truncates it to its length. It restores O_APPEND and releases
 //!    the lease. The file is `Watched` again, and never taken again. Then the kernel performs the
 //!    call, so the library invents no errno. Fork, exec, mmap and record locks begin with this.
@@ -52,11 +52,11 @@
 //! Three rules keep the library from waiting for itself:
 //!
 //! - [`process::Inside`] marks a thread while this library works. Its calls go straight to libc.
-//! - The engine's threads take no lock that is held while the engine is called.
+//! - The engine's threads take no lock that another thread holds during a call of the engine.
 //! - A thread that waits for a keeper, or opens a file, holds no lock. The head of [`files`] has
 //!   the lock order.
 
-// Each function that is replaced says what it stands before; none is an interface of its own.
+// The contract of each interposed function is that of libc's function.
 #![allow(clippy::missing_safety_doc)]
 
 mod calls;
@@ -73,8 +73,8 @@ mod summary;
 mod surroundings;
 mod transfer;
 
-/// Sets what the program reads as `errno`.
+/// Sets `errno`.
 fn set_errno(errno: libc::c_int) {
-    // SAFETY: the address is this thread's own.
+    // SAFETY: the address belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
 }

@@ -1,12 +1,11 @@
-//! Functions of libc that this library stands before, and how to call the ones behind.
+//! Interposed functions, and calls of the functions behind them.
 
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The definition of a symbol that would be used without this library: libc's, most often. `F` is
-/// its type.
+/// The next definition of a symbol after this library, most often libc's. `F` is its type.
 pub struct Next<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -16,21 +15,21 @@ pub struct Next<F> {
 impl<F: Copy> Next<F> {
     /// # Safety
     ///
-    /// `F` is a pointer to a function of the type that the symbol has.
+    /// `F` is a function pointer of the symbol's type.
     pub const unsafe fn new(name: &'static CStr) -> Self {
         assert!(size_of::<F>() == size_of::<*mut c_void>());
         Self { name, address: AtomicPtr::new(ptr::null_mut()), of: PhantomData }
     }
 
-    /// The function, unless nobody defines it.
+    /// Returns the function, if any library defines it.
     #[inline]
     pub fn find(&self) -> Option<F> {
         let address = self.address();
-        // SAFETY: it has this type, by the contract of `new`, and the size of a pointer.
+        // SAFETY: by the contract of `new` it has this type, which has the size of a pointer.
         (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
     }
 
-    /// The address of the function, or null.
+    /// Returns the address of the function, or null.
     #[inline]
     pub fn address(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
@@ -39,16 +38,16 @@ impl<F: Copy> Next<F> {
 
     #[cold]
     fn look_up(&self) -> *mut c_void {
-        // SAFETY: the name ends with a zero byte; RTLD_NEXT asks for what comes after this library.
+        // SAFETY: the name ends with a zero byte. RTLD_NEXT searches after this library.
         let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.address.store(address, Ordering::Relaxed);
         address
     }
 }
 
-/// Says that a function does not exist, to a caller who has found ours.
+/// The result of a call whose function no other library defines.
 pub trait Missing {
-    /// What such a call returns; sets `errno`.
+    /// Sets `errno` and returns the error.
     fn missing() -> Self;
 }
 
@@ -83,41 +82,47 @@ impl<T> Missing for *mut T {
     }
 }
 
-/// Defines functions before those of the same names: `next` is the one behind, and the body
-/// answers.
+/// The name of a function as a C string.
+macro_rules! c_name {
+    ($name:ident) => {{
+        const NAME: &str = concat!(stringify!($name), "\0");
+        match std::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
+            Ok(name) => name,
+            Err(_) => unreachable!(),
+        }
+    }};
+}
+
+/// Defines functions that interpose those of the same names. In the body, `next` calls the function
+/// behind.
 ///
-/// The variable arguments of `open` and its like are named as if they were fixed: all ABIs that
-/// this library is made for hand over the first few in the same registers, and whoever is behind
-/// gets them on as they came.
+/// Variadic functions, such as `open`, have fixed arguments here. All supported ABIs pass the first
+/// few variadic arguments in the same registers. The function behind gets them unchanged.
 ///
-/// A thread may be cancelled in the function behind, which unwinds it through here.
+/// A cancellation in the function behind unwinds the thread through here.
 macro_rules! interpose {
     ($(|$next:ident| fn [$($name:ident),+] $args:tt -> $ret:ty $body:block)*) => {$(
         $($crate::next::interpose!(@one $next $name $args -> $ret $body);)+
     )*};
     (@one $next:ident $name:ident ($($arg:ident: $type:ty),* $(,)?) -> $ret:ty $body:block) => {
-        /// Stands before the function of this name.
+        /// Interposes the function of this name.
         ///
         /// # Safety
         ///
-        /// As that one.
+        /// As for that function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
-            // SAFETY: the type is that of the function which is defined here.
-            static NEXT: $crate::next::Next<unsafe extern "C-unwind" fn($($type),*) -> $ret> = unsafe {
-                $crate::next::Next::new(
-                    match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => unreachable!(),
-                    },
-                )
+            type Behind = unsafe extern "C-unwind" fn($($type),*) -> $ret;
+            // SAFETY: the type is that of the function defined here.
+            static NEXT: $crate::next::Next<Behind> = unsafe {
+                $crate::next::Next::new($crate::next::c_name!($name))
             };
             let Some(next) = NEXT.find() else { return $crate::next::Missing::missing() };
-            // SAFETY: the caller's promises are those that the function behind asks for.
+            // SAFETY: the function behind has the contract of this one.
             let $next = move |$($arg: $type),*| unsafe { next($($arg),*) };
             $body
         }
     };
 }
 
-pub(crate) use interpose;
+pub(crate) use {c_name, interpose};

@@ -1,4 +1,4 @@
-//! The process as a whole: where a call comes from, and what happens when it divides or ends.
+//! The process: the begin of this library, forks, exec and exit, and the state of each thread.
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,16 +10,16 @@ use crate::settings::Settings;
 use crate::summary;
 use dioxide::text::shown;
 
-/// The process whose memory this is. The child of a vfork runs in it for a while, with descriptors
-/// of its own.
+/// The process that owns this memory. The child of a vfork runs in it too, with its own
+/// descriptors.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
-    /// This library is at work in this thread.
+    /// This library runs in this thread.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// It called vfork, and may now be the child.
+    /// The thread called vfork, and may now be the child.
     static MAY_BE_A_CHILD: Cell<bool> = const { Cell::new(false) };
-    /// Forks that it has begun inside, in signal handlers: they hold nothing.
+    /// Forks that signal handlers began inside. They hold no locks.
     static FORKS_INSIDE: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -27,7 +27,7 @@ fn own_number() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Whether this is the child of a vfork: what it does to its descriptors concerns nobody here.
+/// Whether this is the child of a vfork. The library ignores what it does to its descriptors.
 #[inline]
 pub fn is_elsewhere() -> bool {
     MAY_BE_A_CHILD.get() && is_child()
@@ -40,18 +40,18 @@ fn is_child() -> bool {
     is_child
 }
 
-/// Whether this process is the one that the memory belongs to.
+/// Whether this process owns the memory.
 pub fn is_own() -> bool {
     own_number() == OWNER.load(Ordering::Relaxed)
 }
 
-/// Whether this library is at work in this thread.
+/// Whether this library runs in this thread.
 pub fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// While it lives, this thread does what this library wants: what it calls goes straight to libc,
-/// and a signal handler that ends the process does not wait for it.
+/// A guard that marks the thread as inside this library. Its calls go straight to libc, and a
+/// signal handler that ends the process does not wait for a keeper.
 pub struct Inside {
     before: bool,
 }
@@ -75,41 +75,40 @@ unsafe extern "C-unwind" {
 
 const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
 
-/// No cancellation ends the thread in `work`, which calls libc with locks held.
+/// Runs `work`, which calls libc with locks held, with cancellation disabled.
 pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
     let mut before = 0;
-    // SAFETY: it changes this thread only, and gets back what it had.
+    // SAFETY: the call changes only this thread, and `before` outlives it.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
     let result = work();
-    // SAFETY: as above.
+    // SAFETY: as above. This restores the state.
     unsafe { pthread_setcancelstate(before, &mut 0) };
     result
 }
 
-/// The calls that this library stands before are cancellation points.
+/// A cancellation point, as libc's function has one.
 pub fn cancel_here() {
-    // SAFETY: nothing is held here, and the caller has called a function that may end the thread.
+    // SAFETY: this thread holds no lock here, and the program called a cancellation point.
     unsafe { pthread_testcancel() };
 }
 
-/// What is held from before a fork until after it, by the thread that forks.
+/// The locks that the forking thread holds during a fork.
 struct Held(UnsafeCell<Option<Divided>>);
 
-// SAFETY: only the thread that has the locks of `Divided` touches it: `before_fork` has them when
-// it writes, and they are given back by what is taken out. A fork that did not get them, in a
-// handler inside, is counted and takes nothing: forks of one thread end in the order in which they
-// are nested.
+// SAFETY: only the thread with the locks of `Divided` accesses it. `before_fork` has them when it
+// writes, and the drop of the taken value unlocks them. A fork of a signal handler inside has no
+// locks: it is counted, and takes no value. Forks of one thread end in the order of their nesting.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
-    // In a signal handler, while this very thread has what is needed.
+    // In a signal handler: the interrupted code of this thread may hold the locks.
     if is_inside() {
         return FORKS_INSIDE.set(FORKS_INSIDE.get() + 1);
     }
     let divided = files::before_fork();
-    // SAFETY: see `Held`.
+    // SAFETY: this thread has the locks, as `Held` requires.
     unsafe { *HELD.0.get() = Some(divided) };
 }
 
@@ -118,7 +117,7 @@ fn take_held() -> Option<Divided> {
         FORKS_INSIDE.set(FORKS_INSIDE.get() - 1);
         return None;
     }
-    // SAFETY: see `Held`.
+    // SAFETY: this thread has the locks, as `Held` requires.
     unsafe { (*HELD.0.get()).take() }
 }
 
@@ -135,15 +134,15 @@ extern "C" fn in_child() {
     files::in_child(divided, takes_files);
 }
 
-/// Before a call that divides the process without running what is registered for that. The child
-/// must have no file that another thread had taken over meanwhile.
+/// Before a call that forks without the handlers of `pthread_atfork`. The guard prevents a
+/// take-over by another thread, which the child would inherit.
 pub fn before_raw_fork() -> Option<Still> {
     hand_back_and_hold(|| files::hand_back_those("the process divides", |_| true))
 }
 
-/// Divides the process by such a call. In the child nothing is taken over: locks of other libraries
-/// may stay held there. But those of this library must not, nor may the child wait for its parent's
-/// keeper. So they are held meanwhile, as for a fork.
+/// Forks by such a call, with the locks of a fork held. So in the child no lock of this library
+/// stays locked, and no call waits for a keeper of the parent. The child takes no files over,
+/// because locks of other libraries may stay locked there.
 pub fn raw_fork(divide: impl FnOnce() -> i32) -> i32 {
     let divided = (files::any_known() && is_own()).then(files::before_fork);
     let child = divide();
@@ -156,8 +155,8 @@ pub fn raw_fork(divide: impl FnOnce() -> i32) -> i32 {
     child
 }
 
-/// Hands files back by `hand_back`. None is taken over until the answer is dropped. Where no file
-/// is known, and in a handler that interrupted the engine, nothing is done.
+/// Calls `hand_back`. No take-over begins until the drop of the guard. Does nothing if no file is
+/// known, or in a signal handler that interrupted the engine.
 pub fn hand_back_and_hold(hand_back: impl FnOnce()) -> Option<Still> {
     if !files::any_known() || !is_own() {
         return None;
@@ -167,13 +166,13 @@ pub fn hand_back_and_hold(hand_back: impl FnOnce()) -> Option<Still> {
     Some(still)
 }
 
-/// Before the process changes who it is, or what it may do. Afterwards a marker might not come off,
-/// nor a lease end: for that the process owns the file or has CAP_LEASE.
+/// Before the process changes its user, groups or capabilities. Afterwards the kernel may refuse to
+/// remove a marker or to end a lease, which needs ownership of the file or CAP_LEASE.
 pub fn before_own_rights_change() -> Option<Still> {
     hand_back_and_hold(|| files::hand_back_those("the program changes its rights", |_| true))
 }
 
-/// Before the process gets another root directory, where there may be no /proc: it tells whether a
+/// Before the process gets another root directory. It may have no /proc, which shows whether a
 /// lease lasts.
 pub fn before_root_changes() -> Option<Still> {
     hand_back_and_hold(|| {
@@ -181,7 +180,7 @@ pub fn before_root_changes() -> Option<Still> {
     })
 }
 
-/// Before vfork: the child has the descriptors, and the memory, of its parent.
+/// Before vfork. The child has the descriptors and the memory of its parent.
 pub fn before_vfork() {
     hand_all_back("the process forked");
     MAY_BE_A_CHILD.set(true);
@@ -193,12 +192,12 @@ fn hand_all_back(why: &str) {
     }
 }
 
-/// Before the program is replaced.
+/// Before exec.
 pub fn before_exec() {
     by_the_keeper(Wish::HandBack);
 }
 
-/// Before the process ends at once.
+/// Before `_exit`.
 pub fn before_raw_end() {
     match files::any_taken_even_inside() {
         true => by_the_keeper(Wish::End),
@@ -207,16 +206,16 @@ pub fn before_raw_end() {
     }
 }
 
-/// These calls are made in signal handlers as well, whatever the thread was doing: memory may be
-/// locked, and the thread may be in the engine. The file that it holds there stays grown, and the
-/// next to open it puts it in order.
+/// Asks a keeper, because a signal handler may make these calls. The interrupted code may have
+/// locked the allocator, or may be in the engine. A file that it holds there stays grown, and the
+/// next open recovers it.
 fn by_the_keeper(wish: Wish) {
     if files::any_taken_even_inside() && is_own() && !keeper::ask(wish) && !is_inside() {
         grant(wish);
     }
 }
 
-/// Does what is wished for.
+/// Performs the wish.
 pub fn grant(wish: Wish) {
     match wish {
         Wish::HandBack => files::hand_back_those("the process executes another program", |_| true),
@@ -232,8 +231,8 @@ pub fn before_end() {
     }
 }
 
-/// Without a wish to be told anything, nothing is locked or allocated: a signal handler may be what
-/// ends the process.
+/// Prints the summary. Without such a setting it locks and allocates nothing, because a signal
+/// handler may end the process.
 fn tell() {
     let Some(settings) = files::settings() else { return };
     if settings.stats
@@ -259,7 +258,7 @@ unsafe extern "C" {
     fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
 }
 
-/// What the engine cannot do without: a page that a fork clears.
+/// The engine needs a page that a fork clears (MADV_WIPEONFORK).
 const LINUX_MIN: (u32, u32) = (4, 14);
 
 fn is_too_old(release: &str) -> bool {
@@ -280,12 +279,12 @@ extern "C" fn begin() {
     }
     let settings = match Settings::from_environment() {
         Ok(settings) => settings,
-        // It quotes the environment.
+        // `shown`, because it quotes the environment.
         Err(why) => {
             return say::say(&format!("{}; this program runs without dioxide", shown(&why)));
         }
     };
-    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    // SAFETY: the handlers are functions of this library, which no program unloads.
     let registered =
         unsafe { pthread_atfork(before_fork, in_parent, in_child) == 0 && at_quick_exit(end) == 0 };
     match registered {
@@ -298,12 +297,12 @@ extern "C" fn end() {
     before_end();
 }
 
-/// Run when the library is loaded: before the program's own code.
+/// Runs when the loader loads the library, before the program's own code.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
-/// Run by `exit`, after what the program has registered.
+/// Runs in `exit`, after the program's own handlers.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;

@@ -1,10 +1,10 @@
-//! What is said on the standard error output, seldom: nothing that a program did not ask for.
+//! Messages on standard error.
 
 use rustix::fs::Stat;
 use std::sync::OnceLock;
 
-/// The descriptor of the standard error output, as the program began with it. It may close it, and
-/// open a file in its place.
+/// Device and inode of standard error at the start. The program may close it and open a file under
+/// its number.
 static AT_START: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 fn now() -> Option<(u64, u64)> {
@@ -12,12 +12,12 @@ fn now() -> Option<(u64, u64)> {
     stat.map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Remembers where the standard error output leads.
+/// Remembers the file of standard error.
 pub fn remember() {
     AT_START.get_or_init(now);
 }
 
-/// Says a line, in one write, if the output is still what the program began with.
+/// Prints a line, in one write, if standard error is still the file of the start.
 pub fn say(text: &str) {
     let Some(Some(place)) = AT_START.get() else { return };
     if now() == Some(*place) {

@@ -1,26 +1,26 @@
-//! What the environment asks for.
+//! The settings in the environment.
 
 use glob::Pattern;
 use std::env;
 use std::path::Path;
 
-/// See `docs/preload.md`.
+/// The variables of `docs/preload.md`.
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// Paths to take; all if there is none.
+    /// Patterns of the paths to take. Empty: all paths.
     globs: Vec<Pattern>,
     /// Block devices too.
     pub devices: bool,
-    /// Take files when they are opened.
+    /// Take files over at open.
     pub eager: bool,
-    /// Tell at exit what was done.
+    /// Print a summary at exit.
     pub stats: bool,
-    /// The largest step of growth, in bytes, if not the library's own.
+    /// The largest growth step, in bytes. None: the default of the engine.
     pub growth_cap: Option<u64>,
 }
 
 impl Settings {
-    /// Or which one cannot be understood, and what would be.
+    /// Fails with the invalid variable and its valid values.
     pub fn from_environment() -> Result<Self, String> {
         Self::from_variables(|name| match env::var(name) {
             Ok(value) => Ok(Some(value)),
@@ -57,12 +57,12 @@ impl Settings {
         })
     }
 
-    /// Whether only some paths are wanted.
+    /// Whether patterns select the paths.
     pub fn has_globs(&self) -> bool {
         !self.globs.is_empty()
     }
 
-    /// Whether a path is wanted: by the whole path, or by the name for a pattern without a slash.
+    /// Whether the path matches. A pattern without a slash applies to the file name.
     pub fn wants(&self, path: &Path) -> bool {
         let name = path.file_name().map(Path::new);
         self.globs.is_empty()
@@ -73,7 +73,7 @@ impl Settings {
     }
 }
 
-/// `64M` is 64 MiB. Nothing if it is no size, or none at all.
+/// Parses a size: `64M` is 64 MiB. None for zero, or if it is no size.
 fn bytes(size: &str) -> Option<u64> {
     let digits = size.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match size[digits.len()..].to_ascii_lowercase().as_str() {

@@ -1,9 +1,9 @@
-//! What is known of each descriptor, by its number.
+//! The state of each descriptor, by its number.
 //!
-//! Every call looks here first, so that costs two loads where nothing is known. Whoever transfers
-//! holds the slot's lock for reading meanwhile; whoever changes how a file is served takes all
-//! slots of the file for writing, and so waits for every transfer. Threads that read a slot write
-//! to different cache lines.
+//! Every call looks here first. For an unknown descriptor that costs two loads. The engine's
+//! transfers hold the slot's lock for reading. A change of how a file is served takes all slots of
+//! the file for writing, and so waits for these transfers. Threads that read a slot write to
+//! different cache lines.
 
 use crate::files::{Description, Taken};
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
@@ -16,22 +16,22 @@ use std::sync::{Arc, PoisonError};
 const PAGE: usize = 1024;
 const PAGES: usize = 1024;
 
-/// How the descriptor is served.
+/// How the library treats the descriptor.
 #[derive(Clone, Default)]
 pub enum State {
-    /// By the kernel; nothing is known of it.
+    /// Unknown: the kernel serves it.
     #[default]
     Empty,
-    /// It is not the program's, but the engine's, or this library's own.
+    /// A descriptor of the engine or of this library.
     Engine,
-    /// By the kernel, until two threads write to the file at the same time.
+    /// The kernel serves it, until two threads write to the file at the same time.
     Watched(Arc<Description>),
-    /// By the engine.
+    /// The engine serves it.
     Taken(Arc<Description>, Arc<Taken>),
 }
 
 impl State {
-    /// What is known of a descriptor of the program.
+    /// Returns the description of a known descriptor of the program.
     pub fn description(&self) -> Option<&Arc<Description>> {
         match self {
             Self::Watched(description) | Self::Taken(description, _) => Some(description),
@@ -44,16 +44,14 @@ impl State {
 #[derive(Default)]
 pub struct Slot {
     state: ShardedLock<State>,
-    /// The kernel may not know of the program's O_APPEND. A signal handler that interrupted the
-    /// engine in this thread reads it: the handler cannot wait for the lock, which its own thread
-    /// may hold.
+    /// The kernel's description may lack the program's O_APPEND. It is outside the lock: a signal
+    /// handler that interrupted the engine cannot wait for a lock of its own thread.
     hides_append: AtomicBool,
-    /// The [`Kind`] of the state, for what needs no more: it waits for no lock, so a signal handler
-    /// may ask.
+    /// The [`Kind`] of the state. A load waits for no lock, so a signal handler may use it.
     kind: AtomicU8,
 }
 
-/// What a state is, without what is known.
+/// A state without its contents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -63,15 +61,15 @@ enum Kind {
     Taken,
 }
 
-/// A slot that no transfer holds.
+/// A slot, locked for writing.
 pub struct Changing {
     slot: &'static Slot,
     state: ShardedLockWriteGuard<'static, State>,
 }
 
 impl Changing {
-    /// The kernel's O_APPEND of the description is about to change. Until this ends, an append says
-    /// so itself, which does no harm where the description has the flag.
+    /// Before a change of the kernel's O_APPEND. Until the drop, an append of a signal handler uses
+    /// RWF_APPEND, which does no harm beside O_APPEND.
     pub fn hide_append(&self) {
         let appends = self
             .description()
@@ -96,14 +94,15 @@ impl DerefMut for Changing {
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        let hides = matches!(&*self.state, State::Taken(description, _) if description.append.load(Ordering::Relaxed));
-        self.slot.hides_append.store(hides, Ordering::Relaxed);
-        let kind = match &*self.state {
-            State::Empty => Kind::Empty,
-            State::Engine => Kind::Engine,
-            State::Watched(_) => Kind::Watched,
-            State::Taken(..) => Kind::Taken,
+        let (kind, hides) = match &*self.state {
+            State::Empty => (Kind::Empty, false),
+            State::Engine => (Kind::Engine, false),
+            State::Watched(_) => (Kind::Watched, false),
+            State::Taken(description, _) => {
+                (Kind::Taken, description.append.load(Ordering::Relaxed))
+            }
         };
+        self.slot.hides_append.store(hides, Ordering::Relaxed);
         self.slot.kind.store(kind as u8, Ordering::Release);
     }
 }
@@ -113,12 +112,12 @@ impl Slot {
         self.kind.load(Ordering::Acquire) == kind as u8
     }
 
-    /// Whether anything is known of the number.
+    /// Whether the number has a state other than [`State::Empty`].
     pub fn is_known(&self) -> bool {
         !self.is(Kind::Empty)
     }
 
-    /// Whether the number is not the program's, but ours.
+    /// Whether the descriptor belongs to the engine or to this library.
     pub fn is_engines(&self) -> bool {
         self.is(Kind::Engine)
     }
@@ -128,17 +127,17 @@ impl Slot {
         self.is(Kind::Taken)
     }
 
-    /// For a transfer: nothing changes until it ends.
+    /// For a transfer: the state cannot change until the drop of the guard.
     pub fn read(&self) -> ShardedLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a change, when all transfers have ended.
+    /// For a change: waits for the transfers.
     pub fn write(&'static self) -> Changing {
         Changing { slot: self, state: self.state.write().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Whether a write that goes past the engine must say itself that it is an append.
+    /// Whether a write that bypasses the engine must use RWF_APPEND.
     pub fn hides_append(&self) -> bool {
         self.hides_append.load(Ordering::Relaxed)
     }
@@ -153,24 +152,24 @@ fn place(fd: c_int) -> Option<(usize, usize)> {
     (number < PAGE * PAGES).then_some((number / PAGE, number % PAGE))
 }
 
-/// The slot of a number, if it ever had a use.
+/// Returns the slot of a number, if it ever had a state.
 #[inline]
 pub fn find(fd: c_int) -> Option<&'static Slot> {
     let (page, index) = place(fd)?;
-    // SAFETY: null, or a page that is never freed.
+    // SAFETY: null, or a page, which this library never frees.
     let page = unsafe { TABLE[page].load(Ordering::Acquire).as_ref() }?;
-    // SAFETY: null, or a slot that is never freed.
+    // SAFETY: null, or a slot, which this library never frees.
     unsafe { page[index].load(Ordering::Acquire).as_ref() }
 }
 
-/// The slot of a number, made if there is none yet. Nothing for numbers beyond any that are usual.
+/// Returns the slot of a number, and makes it if needed. None beyond the size of the table.
 pub fn make(fd: c_int) -> Option<&'static Slot> {
     let (page, index) = place(fd)?;
     let page = get_or_leak(&TABLE[page], || [const { AtomicPtr::new(ptr::null_mut()) }; PAGE]);
     Some(get_or_leak(&page[index], Slot::default))
 }
 
-/// What is behind the pointer, for ever.
+/// Returns the value behind the pointer, and allocates it for ever if needed.
 fn get_or_leak<T>(pointer: &AtomicPtr<T>, make: impl FnOnce() -> T) -> &'static T {
     let mut found = pointer.load(Ordering::Acquire);
     if found.is_null() {
@@ -183,35 +182,35 @@ fn get_or_leak<T>(pointer: &AtomicPtr<T>, make: impl FnOnce() -> T) -> &'static 
         ) {
             Ok(_) => made,
             Err(other) => {
-                // SAFETY: it was made here, and nobody else has seen it.
+                // SAFETY: this call allocated it, and no other thread has its address.
                 drop(unsafe { Box::from_raw(made) });
                 other
             }
         };
     }
-    // SAFETY: not null, and never freed.
+    // SAFETY: not null, and this library never frees it.
     unsafe { &*found }
 }
 
-/// The program may not close the number: it is ours.
+/// Marks a descriptor of the engine, which the program cannot close.
 pub fn keep(fd: c_int) {
     if let Some(slot) = make(fd) {
         *slot.write() = State::Engine;
     }
 }
 
-/// Numbers from `first` to `last` that mean something here, in order.
+/// Returns the known numbers from `first` to `last`, in order.
 pub fn numbers_between(first: c_int, last: c_int) -> Vec<c_int> {
     let pages = (0..PAGES).filter(|page| !TABLE[*page].load(Ordering::Acquire).is_null());
     let numbers = pages
         .flat_map(|page| page * PAGE..(page + 1) * PAGE)
         .filter_map(|n| c_int::try_from(n).ok());
-    let means_something = |fd: &c_int| find(*fd).is_some_and(Slot::is_known);
-    numbers.filter(|fd| (first..=last).contains(fd)).filter(means_something).collect()
+    let is_known = |fd: &c_int| find(*fd).is_some_and(Slot::is_known);
+    numbers.filter(|fd| (first..=last).contains(fd)).filter(is_known).collect()
 }
 
-/// In the child of a fork: locks that threads of the parent held would stay so, and nothing that
-/// was known holds any more.
+/// In the child of a fork: drops all slots. Threads of the parent may hold their locks, and the
+/// states are the parent's.
 pub fn forget_all() {
     for page in &TABLE {
         page.store(ptr::null_mut(), Ordering::Release);

@@ -1,25 +1,25 @@
-//! What was done, to be told at exit if that is asked for.
+//! Events and totals, which `DIOXIDE_STATS` prints at exit.
 
 use dioxide::Stats;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What happened to a file.
+/// An event of a file.
 pub enum Event {
-    /// A file was opened O_DIRECT for writing, and is wanted.
+    /// An open O_DIRECT for writing that the patterns match.
     Seen,
-    /// One was, and the patterns do not match it.
+    /// Such an open that they do not match.
     Unmatched,
-    /// The engine serves it.
+    /// The engine serves the file.
     TakenOver,
-    /// It cannot be taken over, for this reason.
+    /// The kernel keeps the file, for this reason.
     LeftAlone(String),
-    /// The kernel serves it again, for this reason.
+    /// The kernel serves the file again, for this reason.
     HandedBack(String),
 }
 
-/// See the module.
+/// The events and totals of this process.
 #[derive(Debug, Default)]
 pub struct Summary {
     seen: u64,
@@ -46,7 +46,7 @@ fn summary() -> MutexGuard<'static, Option<Summary>> {
     SUMMARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Remembers what happened.
+/// Records an event.
 pub fn note(event: Event) {
     let mut summary = summary();
     let summary = summary.get_or_insert_default();
@@ -63,7 +63,7 @@ pub fn note(event: Event) {
     }
 }
 
-/// Adds what was done on a file.
+/// Adds the totals of a file.
 pub fn add(stats: &Stats) {
     let mut summary = summary();
     let totals = &mut summary.get_or_insert_default().totals;
@@ -76,23 +76,23 @@ pub fn add(stats: &Stats) {
     totals.growth_waits += stats.growth_waits;
 }
 
-/// Nobody else notes anything.
+/// A guard that prevents changes.
 pub struct Held(MutexGuard<'static, Option<Summary>>);
 
-/// Holds it over a fork.
+/// Locks the summary during a fork.
 pub fn hold() -> Held {
     Held(summary())
 }
 
 impl Held {
-    /// In the child, whose parent tells what was before. It is not freed: where the process divided
-    /// without libc's knowledge, another thread of the parent may have locked the memory for ever.
+    /// In the child, whose parent reports the events before the fork. Leaks the memory: after a
+    /// fork unseen by libc, the allocator may stay locked for ever.
     pub fn forget(&mut self) {
         std::mem::forget(self.0.take());
     }
 }
 
-/// Whether files were opened that the patterns could have matched, and none was.
+/// Returns the number of unmatched opens, if there are any and no open matched.
 pub fn nothing_matched() -> Option<u64> {
     summary()
         .as_ref()
@@ -101,7 +101,7 @@ pub fn nothing_matched() -> Option<u64> {
         .filter(|n| *n > 0)
 }
 
-/// All of it, in lines; nothing in a process that has opened no such file.
+/// Returns the text of the summary. None if the process had no event.
 pub fn text() -> Option<String> {
     let summary = summary();
     let Summary { seen, unmatched, taken_over, reasons, totals } = summary.as_ref()?;
@@ -114,16 +114,15 @@ pub fn text() -> Option<String> {
         let _ = write!(text, "\ndioxide: {count} {reason}");
     }
     if *taken_over > 0 {
-        let Totals { requests, request_bytes, merged, flushes, growths, grown_bytes, growth_waits } =
-            totals;
-        let mib = |bytes: &u64| bytes >> 20;
+        let Totals { requests, merged, flushes, growths, growth_waits, .. } = totals;
+        let mib = |bytes: u64| bytes >> 20;
         let _ = write!(
             text,
             "\ndioxide: {requests} write requests ({} MiB); {merged} writes shared one with \
              others; {flushes} flushes\n\
              dioxide: grown ahead {growths} times ({} MiB); {growth_waits} writes waited for that",
-            mib(request_bytes),
-            mib(grown_bytes),
+            mib(totals.request_bytes),
+            mib(totals.grown_bytes),
         );
     }
     Some(text)

@@ -1,5 +1,4 @@
-//! What else of this process reaches a file: what cannot be seen at work must not be there when a
-//! file is taken over.
+//! Access to a file by this process that the library does not see. It prevents a take-over.
 
 use rustix::fs::{CWD, FileType};
 use std::ffi::c_int;
@@ -11,29 +10,29 @@ use std::path::PathBuf;
 
 use crate::files::Key;
 
-/// What stands in the way of taking a file over.
+/// An obstacle to a take-over.
 pub enum Found {
-    /// Another descriptor of it.
+    /// Another descriptor of the file.
     Descriptor,
-    /// Something else, in words.
+    /// Another obstacle, as text.
     Other(&'static str),
 }
 
-/// Looks for what stands in the way. `is_known` are the descriptors that are watched; asked for
-/// those of the file only, and for rings.
+/// Searches for obstacles. `is_known` returns whether the library knows a descriptor. Only
+/// descriptors of the file and of rings are its arguments.
 pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Found>> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse::<c_int>().ok())
         else {
             continue;
         };
-        // SAFETY: only looked at; a number that was closed meanwhile is an error.
+        // SAFETY: fstat changes nothing, and fails for a number that is not open.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         let Ok(stat) = rustix::fs::fstat(borrowed) else { continue };
         if Key::of(&stat) == Some(key) && !is_known(fd) {
             return Ok(Some(Found::Descriptor));
         }
-        // What is no file at all has no type.
+        // An anonymous inode has no type.
         let is_bare = FileType::from_raw_mode(stat.st_mode) == FileType::Unknown;
         let is_ring = || link(fd).is_ok_and(|link| link.windows(8).any(|part| part == b"io_uring"));
         if is_bare && is_ring() && !is_known(fd) {
@@ -48,7 +47,7 @@ fn link(fd: c_int) -> io::Result<Vec<u8>> {
     Ok(rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{fd}"), Vec::new())?.into_bytes())
 }
 
-/// Whether the file is mapped, or asynchronous I/O was set up, by the text of `/proc/self/maps`.
+/// Whether `/proc/self/maps`, as text, has a mapping of the file or a context of libaio.
 fn mapped(key: Key, maps: &str) -> Option<&'static str> {
     for line in maps.lines() {
         let mut fields = line.split_ascii_whitespace().skip(3);
@@ -59,7 +58,7 @@ fn mapped(key: Key, maps: &str) -> Option<&'static str> {
         let Some((major, minor)) = device.split_once(':') else { continue };
         let number = |hex| u32::from_str_radix(hex, 16).unwrap_or(0);
         let (major, minor) = (number(major), number(minor));
-        // File systems without a device of their own may show another number here (btrfs).
+        // File systems without a device, such as btrfs, may show another number here than in fstat.
         let same_device = major == 0 || rustix::fs::makedev(major, minor) == key.dev;
         if same_device && key.inode.is_some_and(|wanted| inode.parse() == Ok(wanted)) {
             return Some("the file is mapped");
@@ -68,13 +67,13 @@ fn mapped(key: Key, maps: &str) -> Option<&'static str> {
     None
 }
 
-/// The paths of the files that are mapped between these addresses.
+/// Returns the paths of the files mapped in this range.
 pub fn files_mapped_at(start: usize, len: usize) -> io::Result<Vec<PathBuf>> {
     let maps = fs::read("/proc/self/maps")?;
     Ok(paths_at(start..start.saturating_add(len), &String::from_utf8_lossy(&maps)))
 }
 
-/// By the text of `/proc/self/maps`.
+/// The same, from the text of `/proc/self/maps`.
 fn paths_at(range: Range<usize>, maps: &str) -> Vec<PathBuf> {
     let path = |line: &str| {
         let (addresses, rest) = line.split_once(' ')?;
@@ -86,18 +85,18 @@ fn paths_at(range: Range<usize>, maps: &str) -> Vec<PathBuf> {
     maps.lines().filter_map(path).collect()
 }
 
-/// The path by which a descriptor's file was opened.
+/// Returns the path of an open file.
 pub fn path_of(fd: c_int) -> io::Result<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
     Ok(std::ffi::OsString::from_vec(link(fd)?).into())
 }
 
-/// The file of a path, if it is one that can be known.
+/// Returns the key of a path, if it is a regular file or a block device.
 pub fn key_of_path(dir: c_int, path: &std::ffi::CStr, follow: bool) -> Option<Key> {
     let flags =
         if follow { rustix::fs::AtFlags::empty() } else { rustix::fs::AtFlags::SYMLINK_NOFOLLOW };
-    // SAFETY: only looked at; a number that is not open is an error. What is none at all matters
-    // for no absolute path.
+    // SAFETY: statat changes nothing, and fails for a number that is not open. CWD replaces a
+    // negative number, which an absolute path ignores.
     let dir = unsafe { if dir < 0 { CWD } else { BorrowedFd::borrow_raw(dir) } };
     Key::of(&rustix::fs::statat(dir, path, flags).ok()?)
 }

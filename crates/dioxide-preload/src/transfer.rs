@@ -1,5 +1,5 @@
-//! Reads and writes of descriptors that are known: by the engine, or else by the kernel, which is
-//! `kernel()` in all of these.
+//! Reads, writes, syncs and seeks of known descriptors, by the engine or by the kernel. In all
+//! functions `kernel()` is the kernel's call.
 
 use crate::files::{self, Description, Taken, borrowed};
 use crate::flushes::{Effect, How, RWF_DURABLE};
@@ -13,64 +13,64 @@ use std::slice;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// The kernel moves no more than this in one call.
+/// The kernel transfers at most so much in one call.
 const CALL_MAX_BYTES: usize = 0x7fff_f000;
 
-/// Flags of one read or write that change nothing here: RWF_HIPRI only says how to wait.
+/// Flags of a read or write that the engine ignores. RWF_HIPRI only selects polling.
 const RWF_IGNORED: c_int = libc::RWF_HIPRI;
 
-/// Where to read or write.
+/// The offset of a read or write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// At the position of the descriptor, which moves.
+    /// The position of the description, which moves.
     Position,
-    /// At this offset.
+    /// This offset.
     At(u64),
 }
 
 impl Place {
-    /// Of calls that take an offset. Nothing if the kernel has to refuse it.
+    /// For calls with an offset. None if the kernel must refuse it.
     pub fn at(offset: i64) -> Option<Self> {
         u64::try_from(offset).ok().map(Self::At)
     }
 }
 
-/// What the program's memory is, for a call with one piece of it.
+/// Returns a call's one segment.
 pub fn piece(address: *const libc::c_void, len: usize) -> [iovec; 1] {
     [iovec { iov_base: address.cast_mut(), iov_len: len }]
 }
 
-/// The pieces that a program names.
+/// Returns the segments of a call. None if the kernel must refuse them.
 ///
 /// # Safety
 ///
-/// As for `readv`: there are `count` of them at `pieces`.
+/// As for `readv`: `pieces` points to `count` segments.
 pub unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Option<&'a [iovec]> {
     let count = usize::try_from(count).ok().filter(|count| *count <= libc::UIO_MAXIOV as usize)?;
     // SAFETY: by the contract of this function.
     (count > 0 && !pieces.is_null()).then(|| unsafe { slice::from_raw_parts(pieces, count) })
 }
 
-/// Why the engine did not do it.
+/// Why the engine has not performed the call.
 enum Instead {
-    /// The program is told this errno.
+    /// The call fails with this errno.
     Errno(c_int),
-    /// The kernel knows the answer, and it changes nothing.
+    /// The kernel performs the call, which has no effect on the engine.
     Kernel,
-    /// From now on the kernel serves the file, beginning with this call.
+    /// The kernel serves the file from now on, beginning with this call.
     HandBack(&'static str),
-    /// The kernel has done it, with so many bytes, and serves the file from now on.
+    /// The kernel has transferred so many bytes, and serves the file from now on.
     Done(usize, &'static str),
 }
 
 impl From<dioxide::Error> for Instead {
     fn from(error: dioxide::Error) -> Self {
         match error.kind() {
-            // Another write of the same request may have had the bad address.
+            // The bad address may be that of another write of the same request.
             ErrorKind::Os(libc::EFAULT) => Self::HandBack("a write had a bad address"),
-            // The program opened it O_WRONLY, and so did the engine.
+            // The program opened the file O_WRONLY, so the engine cannot read it.
             ErrorKind::Os(libc::EBADF) => Self::HandBack("the engine must read it"),
-            // It may be another part of the request that the kernel does not take.
+            // The kernel may have refused another part of the request.
             ErrorKind::Os(libc::EINVAL) => {
                 Self::HandBack("the kernel refused a request of the engine")
             }
@@ -81,7 +81,7 @@ impl From<dioxide::Error> for Instead {
             ErrorKind::Misaligned { .. } | ErrorKind::Unsupported(_) => {
                 Self::HandBack("the engine cannot write so")
             }
-            // A flush failed: what the kernel says from now on is not true.
+            // After a failed flush, the kernel's later results are not reliable.
             _ => Self::Errno(libc::EIO),
         }
     }
@@ -89,12 +89,12 @@ impl From<dioxide::Error> for Instead {
 
 type Outcome = Result<usize, Instead>;
 
-/// Whether a write that begins beside another one is a reason to take the file over.
+/// Whether a write beside another one is a reason for a take-over.
 type Gains<'a> = &'a dyn Fn(&Description) -> bool;
 
-/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise. While it is watched,
-/// the kernel's transfers are counted, and nobody takes it over before they end; no lock is held,
-/// since a signal handler may do anything meanwhile.
+/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise. A watched file counts
+/// the kernel's transfers, and a take-over waits for them. They hold no lock, since a signal
+/// handler may do anything meanwhile.
 fn serve(
     fd: c_int,
     effect: Effect,
@@ -114,7 +114,7 @@ fn serve(
         let mut done = None;
         let (inode, instead) = match &*state {
             State::Empty | State::Engine => {
-                // In there no call of the program is looked at.
+                // `perform` comes after the drop: inside, the library ignores a call.
                 drop((state, inside));
                 break How::of_unknown(fd, effect);
             }
@@ -190,7 +190,7 @@ fn write_known(
     }
     let is_durable = |description: &Description| description.durable || flags & RWF_DURABLE != 0;
     let gains = |description: &Description| {
-        // A file's O_DSYNC acts on the engine as well, so overwrites have no flush to share.
+        // The engine writes by the file's O_DSYNC too, so overwrites have no flush to share.
         let shares =
             flags & RWF_DURABLE != 0 || description.durable && description.inode.is_device();
         description.writes && (shares || extends(fd, description, place, total(data).unwrap_or(0)))
@@ -221,8 +221,8 @@ fn write_known(
         match (append, place) {
             _ if len == 0 => {}
             (true, _) => {
-                let cuts = description.inode.cuts.load(Ordering::Acquire);
-                // XFS looks at an offset that means nothing, ext4 does not.
+                let truncations = description.inode.truncations.load(Ordering::Acquire);
+                // XFS checks the alignment of the offset that an append ignores, ext4 does not.
                 let given = if let Place::At(offset) = place { offset } else { 0 };
                 if ![taken.len(), given]
                     .into_iter()
@@ -232,7 +232,7 @@ fn write_known(
                 }
                 let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
                 if place == Place::Position {
-                    appended(fd, description, offset + len as u64, cuts)?;
+                    appended(fd, description, offset + len as u64, truncations)?;
                 }
             }
             (false, Place::At(offset)) => return put(offset),
@@ -243,14 +243,13 @@ fn write_known(
     serve(fd, Effect::Write(flags), Some(&gains), engine, &kernel)
 }
 
-/// A signal handler has interrupted the engine in this thread, and writes to a file with O_APPEND.
-/// Its write is the kernel's, whose description has lost the flag while the file is taken: so the
-/// write has it.
+/// Appends by the kernel, in a signal handler that interrupted the engine. While the file is taken,
+/// the kernel's description lacks O_APPEND, so the write has RWF_APPEND.
 #[cold]
 fn append_past_the_engine(fd: c_int, data: &[iovec], place: Place, flags: c_int) -> isize {
     let offset = if let Place::At(offset) = place { offset as i64 } else { -1 };
-    // SAFETY: the pieces are the program's. By number, since the function of libc is this library's
-    // own.
+    // SAFETY: the segments are the program's. The call is by number, since this library interposes
+    // `pwritev2`.
     let written = unsafe {
         let (at, count) = (data.as_ptr(), data.len());
         libc::syscall(libc::SYS_pwritev2, fd, at, count, offset, 0_i64, flags | libc::RWF_APPEND)
@@ -286,19 +285,19 @@ fn read_known(
             return Err(Instead::HandBack("a read had flags that only the kernel knows"));
         }
         let get = |offset: u64| {
-            // The kernel looks at the end first.
+            // As the kernel: EOF comes before the alignment.
             let left = taken.len().saturating_sub(offset);
             if left == 0 {
                 return Ok(0);
             }
             if !is_aligned(taken, into, len, offset) {
-                // It may read what was only grown.
+                // The kernel may read grown space.
                 let read = answered(kernel())? as u64;
                 return Ok(read.min(left).min(taken.len().saturating_sub(offset)) as usize);
             }
             let mut done = 0;
             for piece in into.iter().filter(|piece| piece.iov_len > 0) {
-                // SAFETY: the program gives this memory to be filled, and waits.
+                // SAFETY: by the contract of the call, the memory is valid until it returns.
                 let bytes = unsafe {
                     slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len)
                 };
@@ -320,10 +319,10 @@ fn read_known(
     serve(fd, Effect::None, None, engine, &kernel)
 }
 
-/// Makes stable what was written, as `fdatasync`.
+/// Performs `fdatasync`, by the engine if the file is taken.
 pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
-    // A flush of the kernel's may take long, and covers what was written whoever has the file
-    // meanwhile.
+    // Without the slot's lock: the kernel's flush may take long, and covers the earlier writes even
+    // if a take-over begins.
     if !slots::find(fd).is_some_and(Slot::is_taken) {
         return sync_by_kernel(fd, kernel);
     }
@@ -334,7 +333,7 @@ pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
     serve(fd, Effect::Flush, None, engine, || kernel() as isize) as c_int
 }
 
-/// The same, by the kernel, whether the engine has the file or not.
+/// Performs a sync by the kernel, also of a taken file.
 pub fn sync_by_kernel(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
     if failed_before(fd) {
         return -1;
@@ -345,11 +344,11 @@ pub fn sync_by_kernel(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
     How::of(fd, Effect::Flush).perform(|| kernel() as isize) as c_int
 }
 
-/// Whether the engine has failed to put the file away; the program is told so once, by `errno`.
+/// Whether the engine has failed to close the file exactly. Sets `errno` to EIO, once per failure.
 pub fn failed_before(fd: c_int) -> bool {
     let Some(slot) = slots::find(fd) else { return false };
-    // A handler may have interrupted the engine in this thread, and another thread may wait to
-    // change the slot.
+    // In a signal handler the slot's lock could block: the interrupted engine may hold it, and
+    // another thread may wait for it.
     if process::is_inside() || process::is_elsewhere() {
         return false;
     }
@@ -362,11 +361,11 @@ pub fn failed_before(fd: c_int) -> bool {
     failed
 }
 
-/// Sets the length.
+/// Performs `ftruncate`.
 pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
     let engine = |description: &Description, taken: &Taken| match u64::try_from(len) {
         Ok(len) if description.writes && !description.inode.is_device() => {
-            description.inode.cuts.fetch_add(1, Ordering::AcqRel);
+            description.inode.truncations.fetch_add(1, Ordering::AcqRel);
             let set = taken.plain.set_len(len).map(|()| 0);
             set.map_err(|_| Instead::HandBack("its length could not be set"))
         }
@@ -375,7 +374,7 @@ pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
     serve(fd, Effect::None, None, engine, || kernel() as isize) as c_int
 }
 
-/// Moves the position.
+/// Performs `lseek`.
 pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> i64 {
     let engine = |description: &Description, taken: &Taken| {
         if description.inode.is_device() {
@@ -406,7 +405,7 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
                 };
                 match found {
                     Ok(found) if found < len => Ok(found as usize),
-                    // What was only grown is a hole or data, as the file system likes.
+                    // Grown space is a hole or data, depending on the file system.
                     Ok(_) if whence == libc::SEEK_HOLE => set(len),
                     Ok(_) => set(before).and(Err(Instead::Errno(libc::ENXIO))),
                     Err(errno) => Err(Instead::Errno(errno.raw_os_error())),
@@ -418,13 +417,13 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
     serve(fd, Effect::None, None, engine, || kernel() as isize) as i64
 }
 
-/// The bytes of all pieces; nothing if the kernel has to refuse them.
+/// Returns the bytes of all segments. None if the kernel must refuse them.
 fn total(pieces: &[iovec]) -> Option<usize> {
     let total = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.iov_len))?;
     isize::try_from(total).is_ok().then_some(total)
 }
 
-/// Whether a write goes beyond the end that the kernel knows.
+/// Whether a write ends above the kernel's EOF.
 fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bool {
     if description.inode.is_device() {
         return false;
@@ -437,9 +436,9 @@ fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bo
     description.inode.ends_below(fd, start.saturating_add(len as u64))
 }
 
-/// Whether the engine can transfer so. If not, the kernel decides: what it reports of the alignment
-/// of a file (`statx`) is not all that it takes. XFS reports its blocks for a reflinked file, and
-/// takes sectors, through its cache where it must; btrfs takes everything. So the library makes up
+/// Whether the transfer has the engine's alignment. Otherwise the kernel decides, because it
+/// accepts more than it reports by `statx`. For a reflinked file XFS reports its blocks and accepts
+/// sectors, through the page cache where it must. btrfs accepts everything. So the library invents
 /// no EINVAL.
 fn is_aligned(taken: &Taken, pieces: &[iovec], len: usize, offset: u64) -> bool {
     let alignment = taken.plain.alignment();
@@ -449,10 +448,10 @@ fn is_aligned(taken: &Taken, pieces: &[iovec], len: usize, offset: u64) -> bool 
     (offset | len as u64).is_multiple_of(alignment.offset) && pieces.iter().all(in_memory)
 }
 
-/// An overwrite is the kernel's at once: if it is refused, as most often, the engine keeps the
-/// file. One that the kernel takes may be in its cache, of which the engine knows nothing, so the
-/// file is handed back. Elsewhere the kernel would find the end of what was grown, or the last
-/// block, which the engine may be writing: the file is handed back before.
+/// The kernel performs an overwrite below the last block at once. Most often it refuses, and the
+/// engine keeps the file. An accepted overwrite may be in the page cache, which the engine does not
+/// see, so the hand-back follows. At or above the last block the hand-back comes first: the kernel
+/// would see the grown EOF, and the engine may be writing that block.
 fn write_misaligned(
     taken: &Taken,
     len: usize,
@@ -467,20 +466,20 @@ fn write_misaligned(
     Err(Instead::Done(answered(kernel())?, WHY))
 }
 
-/// What a call of the kernel returned.
+/// Converts the return value of a kernel call.
 fn answered(returned: isize) -> Outcome {
     usize::try_from(returned).map_err(|_| {
         Instead::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
     })
 }
 
-/// Several pieces are put together, so that they go out as one write.
+/// Copies several segments to one buffer, so that they are one write.
 fn with_one_piece<T>(
     pieces: &[iovec],
     len: usize,
     write: impl FnOnce(&[u8]) -> Result<T, Instead>,
 ) -> Result<T, Instead> {
-    // SAFETY: the program gives this memory to be written, and waits.
+    // SAFETY: by the contract of the call, the memory is valid until it returns.
     let bytes = |piece: &iovec| unsafe {
         slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len)
     };
@@ -501,25 +500,29 @@ fn position(fd: c_int) -> Result<u64, Instead> {
     rustix::fs::tell(borrowed(fd)).map_err(|errno| Instead::Errno(errno.raw_os_error()))
 }
 
-/// Reads or writes at the position, and moves it: nobody else uses it meanwhile, as in the kernel.
+/// Reads or writes at the position, and moves it. Locks the position meanwhile, as the kernel does.
 fn at_position(fd: c_int, description: &Description, transfer: impl Fn(u64) -> Outcome) -> Outcome {
     let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
     *last_append = (0, 0);
     let start = position(fd)?;
-    // A transfer that is an error here moves nothing, or the kernel has done it and moved the
-    // position.
+    // At an error the position stays, or the kernel has performed the call and moved it.
     let done = transfer(start)?;
     let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(start + done as u64));
     moved.map(|_| done).map_err(|errno| Instead::Errno(errno.raw_os_error()))
 }
 
-/// The position is behind what was appended: of those who append at the same time, behind the last.
-/// `cuts` is how often the file had been cut before.
-fn appended(fd: c_int, description: &Description, end: u64, cuts: u64) -> Result<(), Instead> {
+/// Moves the position behind an append, or behind the last of several at the same time.
+/// `truncations` is the count before the append.
+fn appended(
+    fd: c_int,
+    description: &Description,
+    end: u64,
+    truncations: u64,
+) -> Result<(), Instead> {
     let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
-    let (last_end, last_cuts) = *last_append;
-    if last_cuts < cuts || end > last_end {
-        *last_append = (end, cuts);
+    let (last_end, last_truncations) = *last_append;
+    if last_truncations < truncations || end > last_end {
+        *last_append = (end, truncations);
         let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(end));
         moved.map_err(|errno| Instead::Errno(errno.raw_os_error()))?;
     }

@@ -165,7 +165,9 @@ fn head(name: &str, sentence: String, version: &str) -> String {
         .flat_map(char::to_lowercase)
         .chain(sentence.chars().skip(1));
     format!(
-        ".\\\" Generated: see scripts/capi.\n.TH {name} 3 \"\" \"dioxide {version}\" \"dioxide\"\n.SH NAME\n{name} \\- {}\n\
+        ".\\\" Generated: see scripts/capi.\n\
+         .TH {name} 3 \"\" \"dioxide {version}\" \"dioxide\"\n\
+         .SH NAME\n{name} \\- {}\n\
          .SH SYNOPSIS\n.nf\n.B #include <dioxide.h>\n.fi\n",
         escaped(&what.collect::<String>())
     )

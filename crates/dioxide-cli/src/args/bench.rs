@@ -247,7 +247,8 @@ pub struct Sync {
     )]
     pub stripe: Vec<PathBuf>,
     /// Chunk size: the bytes on one member before the next one follows.
-    #[arg(long, value_name = "BYTES", default_value = "64k", requires = "stripe", value_parser = chunk)]
+    #[arg(long, value_name = "BYTES", default_value = "64k", requires = "stripe")]
+    #[arg(value_parser = chunk)]
     pub chunk: u64,
     /// Block sizes: the bytes of one write, and of each thread's region.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64k")]
@@ -311,7 +312,8 @@ pub struct Indirect {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// Writes of one run.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=COUNT_MAX))]
+    #[arg(long, value_name = "N", default_value = "1000")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=COUNT_MAX))]
     pub count: u64,
     /// Rounds; each runs every path once, in an order that changes.
     #[arg(long, value_name = "N", default_value = "5", value_parser = rounds())]

@@ -63,7 +63,16 @@ mod tests {
         (1..=1000).for_each(|nth| row.timings.clat.saturating_record(2_000 + nth * 220));
         assert_eq!(
             of(&[row]),
-            "  numjobs=2 kernel iodepth=1:\n    clat percentiles (usec):\n     |  1.00th=[    5],  5.00th=[   14], 10.00th=[   25], 20.00th=[   47],\n     | 30.00th=[   69], 40.00th=[   91], 50.00th=[  113], 60.00th=[  135],\n     | 70.00th=[  157], 80.00th=[  179], 90.00th=[  201], 95.00th=[  212],\n     | 99.00th=[  220], 99.50th=[  221], 99.90th=[  223], 99.95th=[  223],\n     | 99.99th=[  223]\n"
+            [
+                "  numjobs=2 kernel iodepth=1:\n",
+                "    clat percentiles (usec):\n",
+                "     |  1.00th=[    5],  5.00th=[   14], 10.00th=[   25], 20.00th=[   47],\n",
+                "     | 30.00th=[   69], 40.00th=[   91], 50.00th=[  113], 60.00th=[  135],\n",
+                "     | 70.00th=[  157], 80.00th=[  179], 90.00th=[  201], 95.00th=[  212],\n",
+                "     | 99.00th=[  220], 99.50th=[  221], 99.90th=[  223], 99.95th=[  223],\n",
+                "     | 99.99th=[  223]\n",
+            ]
+            .concat()
         );
     }
 

@@ -197,7 +197,10 @@ fn unseen(case: &Case<'_>) -> Vec<String> {
 /// Whether a kernel release (`uname -r`) is older than a version.
 fn is_before(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < version)
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < version,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -905,7 +905,9 @@ proptest! {
     fn the_order_of_sightings_does_not_matter(evidence in any_evidence(), seed in any::<u64>()) {
         let mut shuffled = evidence.clone();
         fastrand::Rng::with_seed(seed).shuffle(&mut shuffled.sightings);
-        let walls = |evidence: &Evidence| judge(evidence).iter().map(|finding| finding.wall).collect::<Vec<_>>();
+        let walls = |evidence: &Evidence| {
+            judge(evidence).iter().map(|finding| finding.wall).collect::<Vec<_>>()
+        };
         prop_assert_eq!(walls(&evidence), walls(&shuffled));
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use fastrand::Rng;
+use proptest::collection::vec;
 use proptest::prelude::*;
 
 const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -167,15 +168,18 @@ proptest! {
 
     #[test]
     fn any_curve_has_a_fit_that_makes_sense(
-        steps in proptest::collection::vec((1..2000_usize, proptest::collection::vec(1e-3..1e9_f64, 1..4)), 6..20),
+        steps in vec((1..2000_usize, vec(1e-3..1e9_f64, 1..4)), 6..20),
     ) {
-        let steps: Vec<Step> = steps.into_iter().map(|(numjobs, iops)| Step { numjobs, iops }).collect();
+        let step = |(numjobs, iops)| Step { numjobs, iops };
+        let steps: Vec<Step> = steps.into_iter().map(step).collect();
         if let Ok(fit) = fit(&steps) {
             for estimate in [fit.lambda, fit.sigma, fit.kappa] {
-                prop_assert!(estimate.low >= 0.0 && estimate.low <= estimate.value && estimate.value <= estimate.high);
+                prop_assert!(estimate.low >= 0.0 && estimate.low <= estimate.value);
+                prop_assert!(estimate.value <= estimate.high);
                 prop_assert!(estimate.high.is_finite(), "{fit:?}");
             }
-            prop_assert!(fit.lambda.value > 0.0 && fit.r_squared <= 1.0 && fit.predictions.len() == 3);
+            prop_assert!(fit.lambda.value > 0.0 && fit.r_squared <= 1.0);
+            prop_assert!(fit.predictions.len() == 3);
         }
     }
 }

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | name, state | `/proc/PID/task/TID/stat` | all users |
 //! | wait channel | `wchan` | the owner of the process, and root |
-//! | system call, its file and offset | `syscall`, `/proc/PID/fd`, `mem` | the same, unless `ptrace_scope` forbids it |
+//! | call, file, offset | `syscall`, `/proc/PID/fd`, `mem` | the same, if `ptrace_scope` allows |
 //! | kernel stack | `stack` | root |
 //!
 //! [`Evidence::unseen`] names unavailable evidence, with the reason.

@@ -1,4 +1,4 @@
-//! Descriptors: made from others, closed, and what is asked of them.
+//! Descriptors: duplicated and closed, `fcntl`, and locks.
 
 use crate::files;
 use crate::lease::ABOUT_SIGNALS;
@@ -8,7 +8,7 @@ use crate::set_errno;
 use crate::slots;
 use libc::{c_int, c_long, c_uint};
 
-/// Whether anything is known of a number.
+/// Whether the library knows the number.
 fn is_known(fd: c_int) -> bool {
     slots::find(fd).is_some_and(|slot| !process::is_inside() && slot.is_known())
         && !process::is_elsewhere()
@@ -19,7 +19,7 @@ fn bad_number() -> c_int {
     -1
 }
 
-/// Gives the descriptor `from` the number `to` as well, by `make`, which is the kernel's.
+/// Duplicates the descriptor `from` to the number `to` by `make`, the kernel's call.
 fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
     if from == to || from < 0 || !(is_known(from) || is_known(to)) {
         return make();
@@ -27,15 +27,15 @@ fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
     if files::is_engines(to) || files::is_engines(from) {
         return bad_number();
     }
-    // If this fails, nothing is closed.
+    // The kernel closes nothing if `from` is not open.
     if rustix::io::fcntl_getfd(files::borrowed(from)).is_err() {
         return make();
     }
     files::duplicate(from, Some(to), make)
 }
 
-/// Closes all from `first` to `last` by `close`, which is the kernel's, but for what is not the
-/// program's.
+/// Closes the program's descriptors from `first` to `last` by `close`, the kernel's call. Spares
+/// those of the engine.
 fn close_all(first: c_int, last: c_int, close: impl Fn(c_int, c_int) -> c_int) -> c_int {
     let close_unknown = || {
         let known = slots::numbers_between(first, last);
@@ -56,7 +56,7 @@ fn close_all(first: c_int, last: c_int, close: impl Fn(c_int, c_int) -> c_int) -
     0
 }
 
-/// `close_range` by `kernel`, under its name or by its number.
+/// Performs `close_range`, called by its name or by its number.
 pub fn close_range_by(
     first: c_uint,
     last: c_uint,
@@ -73,7 +73,7 @@ pub fn close_range_by(
     })
 }
 
-/// The last number that there can be.
+/// Limits a number to those that descriptors can have.
 fn last_number(last: c_uint) -> c_int {
     c_int::try_from(last).unwrap_or(c_int::MAX)
 }
@@ -102,7 +102,7 @@ interpose! {
     }
     |next| fn [dup3](from: c_int, to: c_int, flags: c_int) -> c_int {
         let kernel = || next(from, to, flags);
-        // What the kernel refuses closes nothing.
+        // The kernel refuses other flags, and closes nothing then.
         if flags & !libc::O_CLOEXEC == 0 { dup_to(from, to, kernel) } else { kernel() }
     }
     |next| fn [fcntl, fcntl64, __fcntl](fd: c_int, command: c_int, argument: c_long) -> c_int {
@@ -112,17 +112,19 @@ interpose! {
         }
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => files::duplicate(fd, None, kernel),
-            libc::F_SETFL => files::set_flags(fd, argument as c_int, |flags| next(fd, command, flags.into())),
+            libc::F_SETFL => {
+                files::set_flags(fd, argument as c_int, |flags| next(fd, command, flags.into()))
+            }
             libc::F_GETFL => files::flags_of(fd, kernel),
-            // The engine's own lock must not be in the way, nor may its descriptor's end be the end
-            // of the program's locks.
+            // The engine's lock must not conflict with the program's. And a close of the engine's
+            // descriptor would release the program's locks.
             libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK
             | libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK
             | libc::F_SETLEASE | libc::F_GETLEASE => {
                 files::hand_back_descriptor(fd, "the program locks it");
                 kernel()
             }
-            // The lease has its own owner and signal.
+            // The lease uses the owner and the signal of the description.
             about if ABOUT_SIGNALS.contains(&about) => {
                 files::hand_back_descriptor(fd, "the program asks for its signals");
                 kernel()
@@ -136,9 +138,9 @@ interpose! {
     }
 }
 
-/// As `close_range` up to the last number; it cannot fail.
+/// Closes all descriptors from `first`, without a result.
 #[unsafe(no_mangle)]
 pub extern "C" fn closefrom(first: c_int) {
-    // SAFETY: it closes what the program wants closed.
+    // SAFETY: `closefrom` has the contract of `close_range`.
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }

@@ -1,4 +1,4 @@
-//! Ways to a file that the engine does not see: before one is used, the kernel gets the file back.
+//! Access to a file that the engine does not see. Each of these calls first hands the file back.
 
 use super::descriptors::close_range_by;
 use crate::files;
@@ -11,22 +11,22 @@ use libc::{
     ssize_t,
 };
 
-/// What the program's asynchronous I/O may reach.
+/// Hands back the files of requests of POSIX AIO.
 fn of_control_blocks(list: *const *mut aiocb, count: c_int) {
     for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the program says that there are so many.
+        // SAFETY: by the contract of `lio_listio`, the list has `count` pointers.
         of_control_block(unsafe { *list.add(index) });
     }
 }
 
 fn of_control_block(block: *const aiocb) {
-    // SAFETY: null, or the program says that it is one.
+    // SAFETY: by the contract of the call, null or a valid control block.
     if let Some(block) = unsafe { block.as_ref() } {
         files::hand_back_descriptor(block.aio_fildes, "the program uses POSIX AIO");
     }
 }
 
-/// Requests of libaio, as the kernel defines them.
+/// `struct iocb` of linux/aio_abi.h.
 #[repr(C)]
 struct Iocb {
     data: u64,
@@ -39,7 +39,7 @@ struct Iocb {
 
 fn of_iocbs(count: c_long, list: *const *const Iocb) {
     for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the program says that there are so many, and each null or one.
+        // SAFETY: by the contract of `io_submit`, `count` pointers, each null or to a request.
         if let Some(iocb) = unsafe { (*list.add(index)).as_ref() } {
             files::hand_back_descriptor(iocb.descriptor as c_int, "the program uses libaio");
         }
@@ -50,7 +50,7 @@ fn ring() {
     files::hand_back_those("the program uses io_uring", |_| true);
 }
 
-/// Requests that only ask.
+/// Whether an ioctl changes nothing.
 fn only_asks(request: c_ulong) -> bool {
     const FIGETBSZ: c_ulong = 2;
     matches!(
@@ -75,8 +75,8 @@ const BLKGETSIZE64: c_ulong = 0x8008_1272;
 const BLKBSZGET: c_ulong = 0x8008_1270;
 const FSGETXATTR: c_ulong = 0x801c_581f;
 
-/// The second files of requests that have two. The kernel would share what was only grown, or write
-/// past the engine.
+/// Hands back the second file of an ioctl that has two. The kernel would share grown space, or
+/// bypass the engine.
 fn second_files(request: c_ulong, argument: c_long) {
     const WHY: &str = "it was cloned";
     const WHY_LOOP: &str = "a loop device was made of it";
@@ -87,17 +87,17 @@ fn second_files(request: c_ulong, argument: c_long) {
         FICLONE => files::hand_back_descriptor(argument as c_int, WHY),
         FICLONERANGE => {
             let range = std::ptr::with_exposed_provenance::<CloneRange>(argument as usize);
-            // SAFETY: null, or the program says that it is one.
+            // SAFETY: by the contract of the ioctl, null or a `struct file_clone_range`.
             if let Some(range) = unsafe { range.as_ref() } {
                 files::hand_back_descriptor(range.source as c_int, WHY);
             }
         }
         FIDEDUPERANGE => {
             let range = std::ptr::with_exposed_provenance::<DedupeRange>(argument as usize);
-            // SAFETY: null, or the program says that it is one.
+            // SAFETY: by the contract of the ioctl, null or a `struct file_dedupe_range`.
             let Some(head) = (unsafe { range.as_ref() }) else { return };
             for index in 0..head.targets_count.into() {
-                // SAFETY: the program says that so many follow.
+                // SAFETY: by the contract of the ioctl, `targets_count` structures follow.
                 let target = unsafe { &*range.add(1).cast::<DedupeTarget>().add(index) };
                 files::hand_back_descriptor(target.descriptor as c_int, WHY);
             }
@@ -105,15 +105,16 @@ fn second_files(request: c_ulong, argument: c_long) {
         LOOP_SET_FD | LOOP_CHANGE_FD => files::hand_back_descriptor(argument as c_int, WHY_LOOP),
         LOOP_CONFIGURE => {
             let descriptor = std::ptr::with_exposed_provenance::<u32>(argument as usize);
-            // SAFETY: null, or the program says that it is a `struct loop_config`, which begins so.
+            // SAFETY: by the contract of the ioctl, null or a `struct loop_config`, whose first
+            // member is the descriptor.
             if let Some(descriptor) = unsafe { descriptor.as_ref() } {
                 files::hand_back_descriptor(*descriptor as c_int, WHY_LOOP);
             }
         }
         EXT4_IOC_MOVE_EXT => {
             let descriptors = std::ptr::with_exposed_provenance::<[u32; 2]>(argument as usize);
-            // SAFETY: null, or the program says that it is a `struct move_extent`, which begins
-            // with a reserved number.
+            // SAFETY: by the contract of the ioctl, null or a `struct move_extent`. It begins with
+            // a reserved number and the descriptor.
             if let Some([_, donor]) = unsafe { descriptors.as_ref() } {
                 files::hand_back_descriptor(*donor as c_int, "its blocks were moved");
             }
@@ -157,9 +158,9 @@ struct DedupeTarget {
     reserved: u32,
 }
 
-/// The descriptors that a message gives to another process.
+/// Hands back the files whose descriptors a message gives to another process.
 fn passed_on(message: *const msghdr) {
-    // SAFETY: the program says that it is a message.
+    // SAFETY: by the contract of the call, null or a valid message.
     unsafe {
         if message.is_null() || !files::any_known() {
             return;
@@ -180,15 +181,14 @@ fn passed_on(message: *const msghdr) {
     }
 }
 
-/// The number `to` will be something else, or nothing.
+/// Before a call by number that closes or replaces the descriptor `to`.
 fn replaced(from: c_long, to: c_long, why: &str) {
     files::hand_back_descriptor(from as c_int, why);
     files::hand_back_descriptor(to as c_int, why);
     let _ = files::close(to as c_int, || 0);
 }
 
-/// Calls made by number, of which the first argument is a descriptor, and whose effect would not be
-/// seen.
+/// Before a call by number, whose effect the library does not see.
 fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     let why = "the program makes system calls by number";
     match number {
@@ -251,12 +251,12 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     }
 }
 
-/// Calls that give the process another root directory.
+/// Whether a call gives the process another root directory.
 fn changes_root(number: c_long) -> bool {
     matches!(number, libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_setns)
 }
 
-/// Calls that change what the process may do, or who may change some file.
+/// Whether a call changes the rights of the process, or those to a file.
 fn changes_rights(number: c_long) -> bool {
     let is_older = match number {
         #[cfg(target_arch = "x86_64")]
@@ -298,7 +298,12 @@ interpose! {
         }
         next(address, len, protection, flags, fd, offset)
     }
-    |next| fn [sendfile, sendfile64](to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t {
+    |next| fn [sendfile, sendfile64](
+        to: c_int,
+        from: c_int,
+        offset: *mut off64_t,
+        len: size_t,
+    ) -> ssize_t {
         files::hand_back_descriptor(to, "the kernel copies it");
         files::hand_back_descriptor(from, "the kernel copies it");
         next(to, from, offset, len)
@@ -326,9 +331,14 @@ interpose! {
         passed_on(message);
         next(socket, message, flags)
     }
-    |next| fn [sendmmsg, __sendmmsg](socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    |next| fn [sendmmsg, __sendmmsg](
+        socket: c_int,
+        messages: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+    ) -> c_int {
         for index in 0..count as usize {
-            // SAFETY: the program says that there are so many.
+            // SAFETY: by the contract of `sendmmsg`, the array has `count` messages.
             passed_on(unsafe { &raw const (*messages.add(index)).msg_hdr });
         }
         next(socket, messages, count, flags)
@@ -339,9 +349,10 @@ interpose! {
     }
     |next| fn [aio_fsync, aio_fsync64](operation: c_int, block: *mut aiocb) -> c_int {
         of_control_block(block);
-        // SAFETY: null, or the program says that it is one.
-        let Some(fd) = unsafe { block.as_ref() }.map(|block| block.aio_fildes) else { return next(operation, block) };
-        How::of(fd, Effect::FlushUnseen).perform(|| next(operation, block) as isize) as c_int
+        let kernel = || next(operation, block);
+        // SAFETY: by the contract of the call, null or a valid control block.
+        let Some(block) = (unsafe { block.as_ref() }) else { return kernel() };
+        How::of(block.aio_fildes, Effect::FlushUnseen).perform(|| kernel() as isize) as c_int
     }
     |next| fn [lio_listio, lio_listio64](
         mode: c_int,
@@ -360,11 +371,19 @@ interpose! {
         ring();
         next(entries, parameters)
     }
-    |next| fn [io_uring_queue_init](entries: c_uint, ring_memory: *mut c_void, flags: c_uint) -> c_int {
+    |next| fn [io_uring_queue_init](
+        entries: c_uint,
+        ring_memory: *mut c_void,
+        flags: c_uint,
+    ) -> c_int {
         ring();
         next(entries, ring_memory, flags)
     }
-    |next| fn [io_uring_queue_init_params](entries: c_uint, ring_memory: *mut c_void, parameters: *mut c_void) -> c_int {
+    |next| fn [io_uring_queue_init_params](
+        entries: c_uint,
+        ring_memory: *mut c_void,
+        parameters: *mut c_void,
+    ) -> c_int {
         ring();
         next(entries, ring_memory, parameters)
     }
@@ -401,11 +420,12 @@ interpose! {
                 let flush = || kernel() as c_int;
                 c_long::from(transfer::sync_by_kernel(first as c_int, flush))
             }
-            // A file may be taken between the hand-back and this: its descriptors in the engine
-            // stay open.
+            // A take-over may come between the hand-back and this. The engine's descriptors stay
+            // open.
             libc::SYS_close_range => {
                 let by_kernel = |first: c_uint, last: c_uint, flags: c_int| {
-                    next(number, first.into(), last.into(), flags.into(), fourth, fifth, sixth) as c_int
+                    let (first, last, flags) = (first.into(), last.into(), flags.into());
+                    next(number, first, last, flags, fourth, fifth, sixth) as c_int
                 };
                 close_range_by(first as c_uint, second as c_uint, third as c_int, by_kernel).into()
             }

@@ -1,4 +1,4 @@
-//! The functions of libc that this library stands before, by what they do.
+//! The interposed functions of libc.
 
 mod descriptors;
 mod foreign;

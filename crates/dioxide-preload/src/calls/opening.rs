@@ -1,4 +1,4 @@
-//! Opening files: the kernel does it, and the descriptor is remembered.
+//! Opens: the kernel performs them, and the library registers the descriptors.
 
 use crate::files;
 use crate::next::interpose;
@@ -7,8 +7,8 @@ use crate::surroundings::key_of_path;
 use libc::{FILE, c_char, c_int, mode_t};
 use std::ffi::CStr;
 
-/// An open of a file that is taken would wait for its lease. So it is handed back first: the
-/// process does not wait for itself. A block device has no lease.
+/// Hands a taken file back before the program opens it again. Otherwise the process would wait for
+/// its own lease. A block device has no lease.
 fn before(dir: c_int, path: *const c_char, flags: c_int) {
     const NEW: c_int = libc::O_CREAT | libc::O_EXCL;
     let opens_none = flags & libc::O_PATH != 0 || flags & NEW == NEW;
@@ -17,12 +17,12 @@ fn before(dir: c_int, path: *const c_char, flags: c_int) {
     }
 }
 
-/// Hands the file of a path back. Returns whether it is known.
+/// Hands back the file of a path. Returns whether it is known.
 fn hand_back(dir: c_int, path: *const c_char, flags: c_int) -> bool {
     if path.is_null() {
         return false;
     }
-    // SAFETY: the program says that it is a path.
+    // SAFETY: by the contract of the call, a string that ends with a zero byte.
     let path = unsafe { CStr::from_ptr(path) };
     let key =
         key_of_path(dir, path, flags & libc::O_NOFOLLOW == 0).filter(|key| key.inode.is_some());
@@ -33,13 +33,13 @@ fn hand_back(dir: c_int, path: *const c_char, flags: c_int) -> bool {
     )
 }
 
-/// Each round another thread must have taken the file meanwhile.
+/// The most attempts of an open. Each repetition needs a take-over by another thread.
 const ROUNDS_MAX: u32 = 100;
 
 /// Opens a file by `kernel`. Without O_NONBLOCK the kernel waits for the end of a lease. With it
-/// the kernel refuses the open, also if another thread had the file taken over after the look
-/// before. The program has no lease there, so it is not told of ours: the open is made again. A
-/// lease of another process, on a file that is not known, is its answer.
+/// the kernel refuses the open, also after a take-over by another thread since `before`. The
+/// program must not notice the library's lease, so this repeats the open. It returns a refusal for
+/// the lease of another process on an unknown file.
 fn open_by(dir: c_int, path: *const c_char, flags: c_int, kernel: impl Fn() -> c_int) -> c_int {
     before(dir, path, flags);
     let mut rounds = 0;
@@ -55,7 +55,7 @@ fn open_by(dir: c_int, path: *const c_char, flags: c_int, kernel: impl Fn() -> c
         if !is_refused {
             break fd;
         }
-        // The last descriptor may have been closed since, by which the lease ended.
+        // The lease may have ended with the last close of the file.
         if !hand_back(dir, path, flags) && files::handed_back() == handed_back {
             set_errno(libc::EWOULDBLOCK);
             break fd;
@@ -74,13 +74,22 @@ fn errno() -> c_int {
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 interpose! {
-    |next| fn [open, open64, __open, __open64](path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    |next| fn [open, open64, __open, __open64](
+        path: *const c_char,
+        flags: c_int,
+        mode: mode_t,
+    ) -> c_int {
         open_by(libc::AT_FDCWD, path, flags, || next(path, flags, mode))
     }
     |next| fn [__open_2, __open64_2](path: *const c_char, flags: c_int) -> c_int {
         open_by(libc::AT_FDCWD, path, flags, || next(path, flags))
     }
-    |next| fn [openat, openat64](dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    |next| fn [openat, openat64](
+        dir: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mode: mode_t,
+    ) -> c_int {
         open_by(dir, path, flags, || next(dir, path, flags, mode))
     }
     |next| fn [__openat_2, __openat64_2](dir: c_int, path: *const c_char, flags: c_int) -> c_int {
@@ -93,7 +102,11 @@ interpose! {
         before(libc::AT_FDCWD, path, flags_of_mode(mode));
         opened_stream(next(path, mode))
     }
-    |next| fn [freopen, freopen64](path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    |next| fn [freopen, freopen64](
+        path: *const c_char,
+        mode: *const c_char,
+        stream: *mut FILE,
+    ) -> *mut FILE {
         before(libc::AT_FDCWD, path, flags_of_mode(mode));
         closed(stream);
         opened_stream(next(path, mode, stream))
@@ -114,27 +127,27 @@ interpose! {
     }
 }
 
-/// What the mode of a stream means for the file.
+/// Returns the open flags of a stream's mode that matter here.
 fn flags_of_mode(mode: *const c_char) -> c_int {
-    // SAFETY: the program says that it is a string.
+    // SAFETY: by the contract of `fopen`, null or a string.
     let truncates = !mode.is_null() && unsafe { *mode } == b'w' as c_char;
     if truncates { CREAT } else { 0 }
 }
 
-/// libc closes the descriptor of a stream by itself.
+/// Before libc closes the descriptor of a stream, unseen by the library.
 fn closed(stream: *mut FILE) {
     if files::any_known() && !stream.is_null() {
-        // SAFETY: the program says that it is one.
+        // SAFETY: by the contract of `fclose`, an open stream.
         let fd = unsafe { libc::fileno(stream) };
         files::hand_back_descriptor(fd, "a stream was made of it");
         let _ = files::close(fd, || 0);
     }
 }
 
-/// Streams are left alone; but they show a file as the kernel has it.
+/// Registers the open of a stream, which reads the kernel's state of a taken file.
 fn opened_stream(stream: *mut FILE) -> *mut FILE {
     if !stream.is_null() && files::any_taken() {
-        // SAFETY: it has just been opened.
+        // SAFETY: the call has just opened it.
         files::opened(unsafe { libc::fileno(stream) }, 0);
     }
     stream

@@ -1,17 +1,15 @@
-//! How processes come and go: before a child can have a file, or another program the descriptors,
-//! the kernel has them all.
+//! Fork, exec and exit: a file goes back to the kernel before a child or another program gets it.
 
 use crate::files;
 use crate::keeper;
-use crate::next::{Next, interpose};
+use crate::next::{Next, c_name, interpose};
 use crate::process;
 use libc::{
     FILE, c_char, c_int, c_long, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
 };
 use std::arch::naked_asm;
 
-/// What a child gets that is made to execute another program: the descriptors that are not closed
-/// by that.
+/// Hands back the files whose descriptors stay open across exec.
 fn inherited() {
     let is_inherited = |fd| {
         let flags = rustix::io::fcntl_getfd(files::borrowed(fd));
@@ -22,17 +20,23 @@ fn inherited() {
     }
 }
 
+/// Hands back all files.
 fn all() {
     if files::any_known() && !process::is_elsewhere() {
         files::hand_back_those("a child may get it", |_| true);
     }
 }
 
-/// Walks through directories tell lengths that libc asks the kernel for itself.
+/// Before a walk through directories, which reports the lengths of the kernel.
 fn walk() {
     if files::any_taken() {
         files::hand_back_those("the program walks through directories", |_| true);
     }
+}
+
+/// Before libc writes to the descriptor, unseen by the library.
+fn prints(fd: c_int) {
+    files::hand_back_descriptor(fd, "libc prints to it");
 }
 
 type Arguments = *const *mut c_char;
@@ -54,7 +58,7 @@ interpose! {
         arguments: Arguments,
         environment: Arguments,
     ) -> c_int {
-        // Actions may give it any descriptor.
+        // File actions may give any descriptor to the child.
         if actions.is_null() { inherited() } else { all() }
         next(child, path, actions, attributes, arguments, environment)
     }
@@ -80,23 +84,17 @@ interpose! {
     }
 }
 
-/// Defines functions that go on to the ones behind with all their arguments, however many, and
-/// leave no trace of having been here. What stands before their names runs first, and gets the
-/// first argument.
+/// Defines functions that jump to those behind with all arguments and an unchanged stack. The
+/// expression before the names runs first, with the first argument.
 macro_rules! pass_through {
     ($($before:expr => $($name:ident),+;)*) => {$($(
-        /// Stands before the function of this name.
+        /// Interposes the function of this name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             extern "C" fn behind(first: c_long) -> *mut c_void {
-                // SAFETY: only its address is used.
-                static NEXT: Next<unsafe extern "C" fn()> = unsafe {
-                    Next::new(match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => unreachable!(),
-                    })
-                };
+                // SAFETY: this function uses only the address.
+                static NEXT: Next<unsafe extern "C" fn()> = unsafe { Next::new(c_name!($name)) };
                 let before: fn(c_long) = $before;
                 before(first);
                 NEXT.address()
@@ -106,24 +104,23 @@ macro_rules! pass_through {
     )+)*};
 }
 
-/// Saves the registers that carry arguments, calls `$behind`, restores them and jumps to what that
-/// returned.
+/// Saves the argument registers, calls `$behind`, restores them, and jumps to the returned address.
 #[cfg(target_arch = "x86_64")]
 macro_rules! pass_on {
     ($behind:ident) => {
         naked_asm!(
             "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
             "sub rsp, 128",
-            "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups \
-             [rsp + 48], xmm3",
-            "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], \
-             xmm6", "movups [rsp + 112], xmm7",
+            "movups [rsp], xmm0", "movups [rsp + 16], xmm1",
+            "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+            "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5",
+            "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
             "call {behind}",
             "mov r11, rax",
-            "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]", "movups xmm2, [rsp + 32]", "movups \
-             xmm3, [rsp + 48]",
-            "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]", "movups xmm6, [rsp + \
-             96]", "movups xmm7, [rsp + 112]",
+            "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]",
+            "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+            "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]",
+            "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
             "add rsp, 128",
             "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
             "jmp r11",
@@ -132,23 +129,22 @@ macro_rules! pass_on {
     };
 }
 
-/// Saves the registers that carry arguments, calls `$behind`, restores them and jumps to what that
-/// returned.
+/// Saves the argument registers, calls `$behind`, restores them, and jumps to the returned address.
 #[cfg(target_arch = "aarch64")]
 macro_rules! pass_on {
     ($behind:ident) => {
         naked_asm!(
             "stp x29, x30, [sp, #-208]!",
-            "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, \
-             x7, [sp, #64]",
-            "stp q0, q1, [sp, #80]", "stp q2, q3, [sp, #112]", "stp q4, q5, [sp, #144]", "stp q6, \
-             q7, [sp, #176]",
+            "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]",
+            "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+            "stp q0, q1, [sp, #80]", "stp q2, q3, [sp, #112]",
+            "stp q4, q5, [sp, #144]", "stp q6, q7, [sp, #176]",
             "bl {behind}",
             "mov x16, x0",
-            "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, \
-             x7, [sp, #64]",
-            "ldp q0, q1, [sp, #80]", "ldp q2, q3, [sp, #112]", "ldp q4, q5, [sp, #144]", "ldp q6, \
-             q7, [sp, #176]",
+            "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]",
+            "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
+            "ldp q0, q1, [sp, #80]", "ldp q2, q3, [sp, #112]",
+            "ldp q4, q5, [sp, #144]", "ldp q6, q7, [sp, #176]",
             "ldp x29, x30, [sp], #208",
             "br x16",
             behind = sym behind,
@@ -157,11 +153,11 @@ macro_rules! pass_on {
 }
 
 pass_through! {
-    |_| process::before_exec() => execve, execv, execvp, execvpe, execveat, fexecve, execl, execlp, execle;
+    |_| process::before_exec() => execve, execv, execvp, execvpe, execveat, fexecve;
+    |_| process::before_exec() => execl, execlp, execle;
     |_| process::before_vfork() => vfork, __vfork;
     |_| process::before_raw_end() => _exit, _Exit;
     |_| keeper::thread_ends() => pthread_exit;
     |_| walk() => ftw, ftw64, nftw, nftw64, fts_open, fts64_open;
-    |fd| files::hand_back_descriptor(fd as c_int, "libc prints to \
-        it") => dprintf, vdprintf, __dprintf_chk, __vdprintf_chk;
+    |fd| prints(fd as c_int) => dprintf, vdprintf, __dprintf_chk, __vdprintf_chk;
 }

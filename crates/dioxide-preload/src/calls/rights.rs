@@ -1,5 +1,4 @@
-//! Who the process is, what it may do, and who may change a file: the files go back to the kernel
-//! before.
+//! Rights of the process and of files. Each of these calls first hands the files back.
 
 use crate::files::{self, Still};
 use crate::next::interpose;
@@ -10,22 +9,23 @@ use std::ffi::CStr;
 
 const WHY: &str = "the rights to it change";
 
+/// For the process itself.
 fn own() -> Option<Still> {
     process::before_own_rights_change()
 }
 
-/// Of the file of a descriptor.
+/// For the file of a descriptor.
 fn of_descriptor(fd: c_int) -> Option<Still> {
     process::hand_back_and_hold(|| files::hand_back_descriptor(fd, WHY))
 }
 
-/// Of the file of a path. An empty one may name the descriptor itself.
+/// For the file of a path. An empty path may mean the descriptor itself.
 fn of_path(dir: c_int, path: *const c_char, flags: c_int) -> Option<Still> {
     process::hand_back_and_hold(|| {
         if path.is_null() {
             return;
         }
-        // SAFETY: the program says that it is a path.
+        // SAFETY: by the contract of the call, a string that ends with a zero byte.
         let path = unsafe { CStr::from_ptr(path) };
         if path.is_empty() {
             return files::hand_back_descriptor(dir, WHY);
@@ -92,11 +92,17 @@ interpose! {
         let _still = of_path(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW);
         next(path, user, group)
     }
-    |next| fn [fchownat](dir: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) -> c_int {
+    |next| fn [fchownat](
+        dir: c_int,
+        path: *const c_char,
+        user: uid_t,
+        group: gid_t,
+        flags: c_int,
+    ) -> c_int {
         let _still = of_path(dir, path, flags);
         next(dir, path, user, group, flags)
     }
-    // The marker comes off only where the owner may write.
+    // The kernel removes the marker only if the owner has write permission.
     |next| fn [fchmod](fd: c_int, mode: mode_t) -> c_int {
         let _still = of_descriptor(fd);
         next(fd, mode)

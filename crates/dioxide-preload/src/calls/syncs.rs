@@ -1,5 +1,5 @@
-//! Making stable. Only `fdatasync` of a file that the engine has is the engine's; all else is the
-//! kernel's, in the ledger of flushes.
+//! Syncs. The engine performs `fdatasync` of a taken file. The kernel performs all others, in the
+//! ledger of flushes.
 
 use crate::flushes::{self, Effect, How};
 use crate::next::interpose;
@@ -10,14 +10,14 @@ interpose! {
     |next| fn [fdatasync](fd: c_int) -> c_int {
         transfer::sync_data(fd, || next(fd))
     }
-    // Time stamps and rights too, which only the kernel knows.
+    // By the kernel, because it also makes time stamps and rights durable.
     |next| fn [fsync](fd: c_int) -> c_int {
         transfer::sync_by_kernel(fd, || next(fd))
     }
     |next| fn [syncfs](fd: c_int) -> c_int {
         transfer::sync_by_kernel(fd, || next(fd))
     }
-    // It flushes no disk.
+    // It flushes no device.
     |next| fn [sync_file_range](fd: c_int, offset: off64_t, len: off64_t, flags: c_uint) -> c_int {
         How::of(fd, Effect::FlushUnseen).perform(|| next(fd, offset, len, flags) as isize) as c_int
     }
@@ -27,6 +27,9 @@ interpose! {
     }
     |next| fn [msync](start: *mut c_void, len: size_t, flags: c_int) -> c_int {
         let kernel = || next(start, len, flags);
-        if flags & libc::MS_SYNC == 0 { kernel() } else { flushes::sync_mapping(start.addr(), len, kernel) }
+        match flags & libc::MS_SYNC {
+            0 => kernel(),
+            _ => flushes::sync_mapping(start.addr(), len, kernel),
+        }
     }
 }

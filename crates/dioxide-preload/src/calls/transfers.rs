@@ -1,16 +1,16 @@
-//! Reading, writing and seeking.
+//! Reads, writes and seeks.
 
 use crate::next::interpose;
 use crate::transfer::{self, Place, piece, pieces};
 use libc::{c_int, c_void, iovec, off64_t, size_t, ssize_t};
 
-/// The program's pieces of memory.
+/// Returns the segments of a call.
 fn named<'a>(at: *const iovec, count: c_int) -> Option<&'a [iovec]> {
-    // SAFETY: the program says that there are so many.
+    // SAFETY: by the contract of the call, `at` points to `count` segments.
     unsafe { pieces(at, count) }
 }
 
-/// An offset of -1 means the position, in the calls that take flags.
+/// In the calls with flags, the offset -1 means the position.
 fn place_or_position(offset: off64_t) -> Option<Place> {
     if offset == -1 { Some(Place::Position) } else { Place::at(offset) }
 }
@@ -19,7 +19,12 @@ interpose! {
     |next| fn [write, __write](fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
         transfer::write(fd, &piece(from, len), Place::Position, 0, || next(fd, from, len))
     }
-    |next| fn [pwrite, pwrite64, __pwrite64](fd: c_int, from: *const c_void, len: size_t, offset: off64_t) -> ssize_t {
+    |next| fn [pwrite, pwrite64, __pwrite64](
+        fd: c_int,
+        from: *const c_void,
+        len: size_t,
+        offset: off64_t,
+    ) -> ssize_t {
         let kernel = || next(fd, from, len, offset);
         let Some(place) = Place::at(offset) else { return kernel() };
         transfer::write(fd, &piece(from, len), place, 0, kernel)
@@ -29,9 +34,15 @@ interpose! {
         let Some(data) = named(from, count) else { return kernel() };
         transfer::write(fd, data, Place::Position, 0, kernel)
     }
-    |next| fn [pwritev, pwritev64](fd: c_int, from: *const iovec, count: c_int, offset: off64_t) -> ssize_t {
+    |next| fn [pwritev, pwritev64](
+        fd: c_int,
+        from: *const iovec,
+        count: c_int,
+        offset: off64_t,
+    ) -> ssize_t {
         let kernel = || next(fd, from, count, offset);
-        let (Some(data), Some(place)) = (named(from, count), Place::at(offset)) else { return kernel() };
+        let Some(data) = named(from, count) else { return kernel() };
+        let Some(place) = Place::at(offset) else { return kernel() };
         transfer::write(fd, data, place, 0, kernel)
     }
     |next| fn [pwritev2, pwritev64v2](
@@ -42,7 +53,8 @@ interpose! {
         flags: c_int,
     ) -> ssize_t {
         let kernel = || next(fd, from, count, offset, flags);
-        let (Some(data), Some(place)) = (named(from, count), place_or_position(offset)) else { return kernel() };
+        let Some(data) = named(from, count) else { return kernel() };
+        let Some(place) = place_or_position(offset) else { return kernel() };
         transfer::write(fd, data, place, flags, kernel)
     }
     |next| fn [read, __read](fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
@@ -50,9 +62,17 @@ interpose! {
     }
     |next| fn [__read_chk](fd: c_int, into: *mut c_void, len: size_t, space: size_t) -> ssize_t {
         let kernel = || next(fd, into, len, space);
-        if len > space { kernel() } else { transfer::read(fd, &piece(into, len), Place::Position, 0, kernel) }
+        if len > space {
+            return kernel();
+        }
+        transfer::read(fd, &piece(into, len), Place::Position, 0, kernel)
     }
-    |next| fn [pread, pread64, __pread64](fd: c_int, into: *mut c_void, len: size_t, offset: off64_t) -> ssize_t {
+    |next| fn [pread, pread64, __pread64](
+        fd: c_int,
+        into: *mut c_void,
+        len: size_t,
+        offset: off64_t,
+    ) -> ssize_t {
         let kernel = || next(fd, into, len, offset);
         let Some(place) = Place::at(offset) else { return kernel() };
         transfer::read(fd, &piece(into, len), place, 0, kernel)
@@ -73,9 +93,15 @@ interpose! {
         let Some(data) = named(into, count) else { return kernel() };
         transfer::read(fd, data, Place::Position, 0, kernel)
     }
-    |next| fn [preadv, preadv64](fd: c_int, into: *const iovec, count: c_int, offset: off64_t) -> ssize_t {
+    |next| fn [preadv, preadv64](
+        fd: c_int,
+        into: *const iovec,
+        count: c_int,
+        offset: off64_t,
+    ) -> ssize_t {
         let kernel = || next(fd, into, count, offset);
-        let (Some(data), Some(place)) = (named(into, count), Place::at(offset)) else { return kernel() };
+        let Some(data) = named(into, count) else { return kernel() };
+        let Some(place) = Place::at(offset) else { return kernel() };
         transfer::read(fd, data, place, 0, kernel)
     }
     |next| fn [preadv2, preadv64v2](
@@ -86,10 +112,15 @@ interpose! {
         flags: c_int,
     ) -> ssize_t {
         let kernel = || next(fd, into, count, offset, flags);
-        let (Some(data), Some(place)) = (named(into, count), place_or_position(offset)) else { return kernel() };
+        let Some(data) = named(into, count) else { return kernel() };
+        let Some(place) = place_or_position(offset) else { return kernel() };
         transfer::read(fd, data, place, flags, kernel)
     }
-    |next| fn [lseek, lseek64, __lseek, llseek](fd: c_int, offset: off64_t, whence: c_int) -> off64_t {
+    |next| fn [lseek, lseek64, __lseek, llseek](
+        fd: c_int,
+        offset: off64_t,
+        whence: c_int,
+    ) -> off64_t {
         transfer::seek(fd, offset, whence, || next(fd, offset, whence))
     }
 }

@@ -1,9 +1,9 @@
-// Threads that write 4 KiB past the end of one file, each at the next offset, and the rate of it.
+// Threads append blocks to one file, each at the next offset. Prints the rate.
 //
 //   appenders FILE [threads=64] [seconds=3] [block=4096] [size=1g] [dsync] [append] [plain]
 //
-// append: O_APPEND and write instead of offsets from one counter. plain: not O_DIRECT. The clock includes the close; the
-// file is removed.
+// append: O_APPEND and write, instead of pwrite at offsets from one counter. plain: not O_DIRECT.
+// The measured time includes the close. Removes the file.
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>

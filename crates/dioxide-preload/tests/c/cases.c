@@ -1,9 +1,9 @@
-// What was found to go wrong once, each by its name. What is printed, how the program ends and how long its files are then
-// must be the same with the library and without.
+// Regression tests of single bugs. The output, the end of the program and the lengths of its files
+// must be the same with and without the library.
 //
 //   cases NAME [ARGUMENT]
 //
-// Files are made in the current directory.
+// Makes its files in the current directory.
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>
@@ -73,7 +73,7 @@ static void *write_blocks(void *number) {
     return NULL;
 }
 
-// Threads write past the end, which is when the library takes the file.
+// Threads extend the file, so that the library takes it over.
 static void write_together(void) {
     pthread_t threads[WRITERS];
     for (long i = 0; i < WRITERS; i++)
@@ -137,7 +137,7 @@ static void close_in_a_handler_that_interrupts_a_read(void) {
         must("pread", pread(fd, memory, LARGE, 0), LARGE);
 }
 
-// On a small stack of its own, at the end of which nothing may be touched.
+// The handler has a small stack, and the pages below it are protected.
 static void exit_in_a_handler_on_a_small_stack(void) {
     fd = open_direct("file", 0);
     write_together();
@@ -156,7 +156,8 @@ static ino_t inode_of(int file) {
     return stat.st_ino;
 }
 
-// The thread is in the engine with one file, and another one is grown. The files go back in the order of their inodes.
+// The thread is in the engine with one file, and another file is grown. The hand-back is in the
+// order of their inodes.
 static void exit_in_a_handler_beside_another_file(void) {
     const char *names[] = {"file", "other"};
     int made[] = {open_direct(names[0], 0), open_direct(names[1], 0)};
@@ -195,14 +196,14 @@ __attribute__((noreturn)) static void *sync_for_ever(void *unused) {
         must("fsync", fsync(fd), 0);
 }
 
-// By one thread, so that the kernel serves it.
+// One thread, so that the kernel serves the file.
 __attribute__((noreturn)) static void write_durably_for_ever(void) {
     int durable = open_direct("durable", O_DSYNC);
     for (;;)
         must("pwrite", pwrite(durable, memory, LARGE, 0), LARGE);
 }
 
-// Other files are put in order although a durable write of the kernel's was left in its middle.
+// The exit hands other files back, although a durable write of the kernel never ends.
 static void exit_in_a_handler_that_interrupts_a_durable_write(void) {
     fd = open_direct("file", 0);
     write_together();
@@ -211,7 +212,7 @@ static void exit_in_a_handler_that_interrupts_a_durable_write(void) {
     write_durably_for_ever();
 }
 
-// And other syncs do not wait for it.
+// Other syncs do not wait for a durable write of the kernel that never ends.
 static void jump_out_of_a_durable_write(void) {
     fd = open_direct("file", 0);
     write_together();
@@ -301,7 +302,7 @@ __attribute__((noreturn)) static void *read_for_ever(void *unused) {
         must("pread", pread(fd, own, LARGE, 0), LARGE);
 }
 
-// While another thread is in the kernel with it.
+// Another thread reads a file meanwhile.
 static void a_signal_ends_the_program_during_reads(void) {
     pthread_t reader;
     fd = open_direct("file", 0);
@@ -342,7 +343,7 @@ static void *append_with_interruptions(void *unused) {
     return NULL;
 }
 
-// Every acknowledged append is in the file, at whatever offset. The file is grown once, before the first signal.
+// The file has every acknowledged append, at any offset. It grows once, before the first signal.
 static void an_append_in_a_handler_that_interrupts_an_append(void) {
     long interrupted = 0, lost[2] = {0, 0};
     for (int i = 0; i < 2; i++) {
@@ -407,7 +408,7 @@ static void *write_with_interruptions(void *unused) {
     return NULL;
 }
 
-// The thread is in the engine, and another one waits until it may hand the file back.
+// One thread is in the engine, and another one waits for the hand-back of the file.
 static void a_sync_in_a_handler_beside_a_hand_back(void) {
     struct sigaction action = {.sa_handler = sync_in_a_handler, .sa_flags = SA_RESTART};
     sigaction(SIGUSR2, &action, NULL);
@@ -423,7 +424,7 @@ static void a_sync_in_a_handler_beside_a_hand_back(void) {
         pthread_create(&thread, NULL, signal_for_ever, NULL);
         must("lock", fcntl(fd, F_SETLK, &lock), 0);
         all_done = 1;
-        // The thread that gets the signals is there until none is sent any more.
+        // The appender lives until the last signal.
         pthread_join(thread, NULL);
         pthread_join(appender, NULL);
         close(fd);
@@ -599,7 +600,7 @@ static void *close_all_from_100(void *unused) {
     return NULL;
 }
 
-// Wherever a take-over is, what it copied stays open.
+// The descriptors of a take-over stay open at every step of it.
 static void a_closefrom_beside_a_take_over(void) {
     pthread_t thread;
     pthread_create(&thread, NULL, close_all_from_100, NULL);
@@ -625,7 +626,7 @@ static void a_buffered_open_beside_a_take_over(void) {
             pthread_create(&threads[i], NULL, write_beside_open, (void *)i);
         for (int i = 0; i <= WRITERS; i++)
             pthread_join(threads[i], NULL);
-        // Past the library: as any other program sees it.
+        // By number, to bypass the library: the EOF that other programs see.
         off_t end = syscall(SYS_lseek, round_fd, 0, SEEK_END);
         wrong += end != WRITERS * BLOCKS_OF_EACH * BLOCK;
         close(round_fd);
@@ -662,7 +663,7 @@ static void an_open_without_waiting_beside_a_take_over(void) {
     tell("refused", (long)refused);
 }
 
-// A file without the call answers EINVAL each time.
+// A file that does not support the call returns EINVAL each time.
 static void a_sync_of_a_file_that_has_none(void) {
     fd = open_direct("file", 0);
     write_together();
@@ -692,7 +693,7 @@ static void a_lease(void) {
 
 // --- children ---
 
-// Past the library, in a child that nobody was told of.
+// By number, in a child of a fork unseen by the library.
 static void append_by_number(void) {
     must("write", syscall(SYS_write, fd, memory, BLOCK), BLOCK);
     syscall(SYS_exit_group, 0);
@@ -721,7 +722,7 @@ static void *open_and_close_for_ever(void *name) {
     return NULL;
 }
 
-// What other threads of the parent hold, and its keeper, are not there in the child.
+// The child has no other threads of the parent, whose locks it would wait for, and no keeper.
 static void a_raw_child_beside_threads_that_open(void) {
     pthread_t threads[2];
     pthread_create(&threads[0], NULL, open_and_close_for_ever, "file");
@@ -729,7 +730,7 @@ static void a_raw_child_beside_threads_that_open(void) {
     for (int i = 0; i < 300; i++) {
         pid_t child = _Fork();
         if (child == 0) {
-            // The library hands all its files back before this call.
+            // Before this call the library hands all files back.
             syscall(SYS_truncate, "nothing", 0);
             syscall(SYS_exit_group, 0);
         }
@@ -740,7 +741,7 @@ static void a_raw_child_beside_threads_that_open(void) {
         pthread_join(threads[i], NULL);
 }
 
-// The child looks past the library, which knows nothing there.
+// In the child, where the library knows no file.
 static int is_marked_for_a_child(void) {
     int status;
     pid_t child = fork();
@@ -759,7 +760,7 @@ static void a_fork_beside_the_last_close(void) {
         fd = round_fd = open_direct("file", O_APPEND);
         append_blocks(1);
         pthread_barrier_wait(&both);
-        // The fork meets the close wherever that is.
+        // Varies the step of the close at the fork.
         for (volatile uint64_t spin = scramble((uint64_t)i) % 20000; spin > 0; spin--)
             ;
         marked += is_marked_for_a_child();
@@ -769,7 +770,7 @@ static void a_fork_beside_the_last_close(void) {
     tell("children that found it grown", marked);
 }
 
-// The keeper is the parent's.
+// Only the parent has a keeper.
 static void a_child_by_number_opens_a_file(void) {
     fd = open_direct("file", 0);
     write_together();
@@ -860,7 +861,7 @@ static void change_rights(void) {
         die("%s", argument);
 }
 
-// Another process opens the file afterwards, and finds its length.
+// Another process opens the file afterwards, and finds the exact length.
 static void rights_that_change_after_the_open(void) {
     int ready[2];
     char byte;
@@ -1010,7 +1011,7 @@ static void a_full_disk(void) {
     must("fallocate", fallocate(filler, 0, 0, 8 << 20), 0);
     fd = open_direct("file", O_APPEND);
     append_until_full_together();
-    // The kernel may find less than a whole block.
+    // The kernel may write less than a block.
     tell("again", write(fd, memory, LARGE) < LARGE);
     must("unlink", unlink("filler"), 0);
     must("close", close(filler), 0);
@@ -1048,7 +1049,7 @@ static long below(long limit) {
     return (long)(scramble(random_state++) % (uint64_t)limit);
 }
 
-// Both are closed on return, and no direct descriptor is open meanwhile.
+// Closes both files, and opens none of them O_DIRECT.
 static void clone_file(const char *from, const char *to) {
     int source = open(from, O_RDONLY), target = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0644);
     must("clone", ioctl(target, FICLONE, source), 0);
@@ -1071,7 +1072,7 @@ static void tell_content(const char *what, const char *path) {
     close(file);
 }
 
-// A transfer in sectors, or seldom of a few bytes anywhere. Those may be refused.
+// A transfer of sectors, or rarely of a few bytes anywhere, which the kernel may refuse.
 static void any_transfer(int number) {
     long offset = 512 * below(160), len = 512 * (1 + below(24));
     if (below(16) == 0)
@@ -1103,7 +1104,7 @@ static void any_transfer(int number) {
     tell("position", lseek(fd, 0, SEEK_CUR));
 }
 
-// XFS reports its blocks as the alignment of a file that shares extents, and takes sectors.
+// XFS reports the block size as alignment of a file that shares extents, and accepts sectors.
 static void sectors_of_a_clone(void) {
     random_state = strtoul(argument, NULL, 10) * 1000000;
     make_clone();
@@ -1125,7 +1126,7 @@ static void tell_length_of(const char *what, int file) {
     close(file);
 }
 
-// By each request that names a second file.
+// By each ioctl with a second file.
 static void a_clone_of_a_file_that_is_taken(void) {
     char buffer[sizeof(struct file_dedupe_range) + sizeof(struct file_dedupe_range_info)];
     struct file_dedupe_range *same = (struct file_dedupe_range *)buffer;
@@ -1136,7 +1137,7 @@ static void a_clone_of_a_file_that_is_taken(void) {
         struct file_clone_range range = {.src_fd = fd};
         must("write", write(target, memory, BLOCK), BLOCK);
         memset(buffer, 0, sizeof buffer);
-        // One block behind the end.
+        // The block behind EOF.
         same->src_offset = WRITERS * BLOCKS_OF_EACH * BLOCK;
         same->src_length = BLOCK;
         same->dest_count = 1;
@@ -1157,7 +1158,8 @@ static void a_clone_of_a_file_that_is_taken(void) {
     }
 }
 
-// By each request that gives a loop device its file. Others on the machine may take the device that is free.
+// By each ioctl that sets the file of a loop device. Another process may take the free device
+// first.
 static int loop_device_of_the_file(int way) {
     char path[64];
     for (;;) {

@@ -1,5 +1,5 @@
-// What the C programs share: reproducible random numbers, bytes that follow from a number, a checksum, and an end when
-// something goes wrong that no test is about.
+// Shared by the C programs: reproducible random numbers, bytes computed from a key, a checksum, and
+// an exit at an error that no test expects.
 #pragma once
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static inline uint64_t scramble(uint64_t n) {
     return n ^ (n >> 31);
 }
 
-// Fills memory with what follows from `key` and the position in it.
+// Fills memory with bytes computed from `key` and their position.
 static inline void fill(void *memory, size_t len, uint64_t key) {
     unsigned char *bytes = memory;
     uint64_t word = 0;
@@ -40,7 +40,7 @@ static inline void fill(void *memory, size_t len, uint64_t key) {
     }
 }
 
-// Whether memory holds what `fill` left there.
+// Whether memory has the bytes of `fill`.
 static inline int is_filled(const void *memory, size_t len, uint64_t key) {
     const unsigned char *bytes = memory;
     uint64_t word = 0;
@@ -67,7 +67,7 @@ static inline double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-// Runs `work` in so many threads, each with its number, and adds up what they return.
+// Runs `work` in threads with their numbers as argument. Returns the sum of their results.
 static inline long sum_of_threads(unsigned threads, void *(*work)(void *)) {
     pthread_t *handles = calloc(threads, sizeof *handles);
     long sum = 0;

@@ -1,16 +1,21 @@
-// A program that writes a file O_DIRECT, and another process that opens the same file while the library may have it.
+// A program that writes a file O_DIRECT, and another process that opens the same file, which the
+// library may have taken over.
 //
-//   neighbours MODE FILE        does MODE; fails if the other process lost what it had synced
-//   neighbours close FILE [N]   closes N times while the other process writes
-//   neighbours theirs FILE N    is the other process: writes N synced blocks from AT on, each counted in FILE.acks
-//   neighbours theirs-late FILE N    the same, of a file that may be grown
-//   neighbours opener FILE    opens and closes FILE for each byte that it reads, and answers with a byte
-//   neighbours locks FILE     locks and unlocks parts of FILE until it is killed
-//   neighbours stuck FILE ON_ANOTHER_FILE_SYSTEM    waits for a byte with both open, then writes and closes FILE
-//   neighbours plugin FILE LIBRARY    loads LIBRARY, which opens files in its constructor and by a call
-//   neighbours check FILE       whether all that was counted is there
+//   neighbours MODE FILE             runs MODE; fails if the other process lost synced data
+//   neighbours close FILE [N]        closes N times while the other process writes
+//   neighbours theirs FILE N         the other process: writes N synced blocks from AT on, and
+//                                    counts them in FILE.acks
+//   neighbours theirs-late FILE N    the same, for a file that may be grown
+//   neighbours opener FILE           for each byte that it reads, opens and closes FILE and writes
+//                                    a byte
+//   neighbours locks FILE            locks and unlocks parts of FILE until it is killed
+//   neighbours stuck FILE OTHER      waits for a byte with both open, then writes and closes FILE;
+//                                    OTHER is on another file system
+//   neighbours plugin FILE LIBRARY   loads LIBRARY, which opens files in its constructor and by a
+//                                    call
+//   neighbours check FILE            fails unless FILE has all counted blocks
 //
-// The other process is spawned with no environment, so without the library, and inherits no descriptor.
+// The other process has no environment, so no library, and inherits no descriptor.
 #define _GNU_SOURCE
 #include "common.h"
 #include <dlfcn.h>
@@ -47,7 +52,7 @@ static void append_blocks(int count) {
         must("append", write(fd, memory, BLOCK), BLOCK);
 }
 
-// Opens the file anew and writes, so that it is grown ahead where the library takes it at once.
+// Makes the file anew and writes, so that it is grown if the library takes it over at open.
 static void begin(int flags) {
     unlink(path);
     unlink(acks);
@@ -57,7 +62,7 @@ static void begin(int flags) {
     append_blocks(1);
 }
 
-// Says so if the description has a lease, which is the library's.
+// Prints a line if the description has a lease, which is the library's.
 static void tell_lease(void) {
     char name[64], info[4096];
     snprintf(name, sizeof name, "/proc/self/fdinfo/%d", fd);
@@ -87,7 +92,7 @@ static void theirs(long count, int may_be_grown) {
     int file = open(path, O_RDWR | O_DIRECT), log = open(acks, O_RDWR | O_CREAT, 0644);
     if (file < 0 || log < 0)
         die("%s", path);
-    // They find the file as it would be without the library.
+    // The other process finds the file as without the library.
     struct stat stat;
     must("fstat", fstat(file, &stat), 0);
     if (stat.st_size >= 2 * AT && !may_be_grown)
@@ -123,7 +128,7 @@ static void run_theirs(long count) {
     must("theirs", status, 0);
 }
 
-// The opener has the ends of two pipes by these numbers.
+// The opener's descriptors of two pipes.
 enum { ASKS = 90, ASKED, ANSWERS, ANSWERED };
 
 static void opener(void) {
@@ -160,7 +165,7 @@ static void wait_for_opener(void) {
     must("answer", read(ANSWERED, &byte, 1), 1);
 }
 
-// Each lock is a line of /proc/locks, so the lines of others move.
+// Each lock is a line of /proc/locks, so the lines of other locks move.
 enum { LOCKERS = 2, OF_LOCKS = 300, OF_BREAKS = 40 };
 
 static void locks(void) {
@@ -187,7 +192,7 @@ static void check(void) {
         die("%ld of %ld synced blocks of the other process are lost", lost, count);
 }
 
-// --- beside it ---
+// --- beside the other process ---
 
 static void truncate_to_more(void) {
     begin(O_RDWR | O_APPEND);
@@ -217,7 +222,7 @@ static void wait_for_acks(long count) {
         usleep(500);
 }
 
-// They write steadily, before, while and after the file is closed here.
+// The other process writes before, during and after the close here.
 static void close_beside(int closes) {
     for (int n = 0; n < closes; n++) {
         begin(O_RDWR | O_APPEND);
@@ -225,7 +230,7 @@ static void close_beside(int closes) {
         pid_t pid = spawn_theirs(UNTIL_KILLED);
         wait_for_acks(n % 2 == 0 ? 0 : 1 + (n * 7) % 40);
         must("close", close(fd), 0);
-        // They go on, whether they had opened the file before or have not yet.
+        // The other process continues, whether or not it has opened the file yet.
         wait_for_acks(acknowledged() + 20);
         kill(pid, SIGKILL);
         must("waitpid", waitpid(pid, NULL, 0), pid);
@@ -233,7 +238,7 @@ static void close_beside(int closes) {
     }
 }
 
-// They have the file open when it is opened here.
+// The other process has the file open at the open here.
 static void beside(void) {
     unlink(acks);
     close(creat(path, 0644));
@@ -252,14 +257,14 @@ static void beside(void) {
     check();
 }
 
-// For a test that wakes it when the other process is done.
+// For a test that continues it at the end of the other process.
 static void stopped(void) {
     begin(O_RDWR);
     tell_lease();
     raise(SIGSTOP);
     must("a write afterwards", pwrite(fd, memory, BLOCK, BLOCK), BLOCK);
     must("ftruncate", ftruncate(fd, 8 * AT), 0);
-    // Whether that can succeed is not of interest here.
+    // It may fail.
     close(fd);
     check();
 }
@@ -271,7 +276,7 @@ static void count_signal(int signal) {
     signals++;
 }
 
-// What announces the opener must not reach the program, and what the program sends itself must.
+// The program must not get the signal of the lease, but all signals that it sends itself.
 static void no_signal(void) {
     begin(O_RDWR);
     for (int signal = 1; signal <= SIGRTMAX; signal++)
@@ -291,7 +296,7 @@ static void no_signal(void) {
     check();
 }
 
-// The signal that announces the opener cannot be queued, or is taken out of the queue.
+// The kernel cannot queue the signal of the lease, or removes it from the queue.
 static void no_queue(void) {
     struct rlimit none = {0, 0}, before;
     begin(O_RDWR);
@@ -309,7 +314,7 @@ static void no_queue(void) {
     check();
 }
 
-// All numbers below the limit are in use while the other process opens the file.
+// The program has no free descriptor number while the other process opens the file.
 static void no_numbers(void) {
     struct rlimit limit, few;
     begin(O_RDWR | O_APPEND);
@@ -325,7 +330,7 @@ static void no_numbers(void) {
     check();
 }
 
-// Another process has the file, and the lock by which a writer of dioxide keeps others out.
+// Another process has the file open, and holds the lock of dioxide's writers.
 static void refused(void) {
     int ready[2];
     char byte;
@@ -348,7 +353,7 @@ static void refused(void) {
     must("waitpid", waitpid(pid, NULL, 0), pid);
 }
 
-// The parent's keeper is not the child's.
+// The child needs its own keeper.
 static void child(void) {
     int status;
     begin(O_RDWR | O_APPEND);
@@ -363,7 +368,7 @@ static void child(void) {
     must("close", close(fd), 0);
 }
 
-// A lease that is broken is the program's until it ends, whatever else is locked on the machine.
+// A broken lease lasts until its release, beside any other locks of the machine.
 static void among_locks(void) {
     const char *file = path;
     char other[4200];
@@ -392,7 +397,7 @@ static void among_locks(void) {
     unlink(other);
 }
 
-// The other process opens the file while it is being taken.
+// The other process opens the file during its take-over.
 static void open_during_a_take_over(void) {
     begin(O_RDWR);
     pid_t pid = spawn_opener();
@@ -416,12 +421,12 @@ static void ask_and_stay(int signal) {
     if (armed) {
         armed = 0;
         ask_opener();
-        // The keeper meets this thread wherever it was.
+        // The keeper acts at any step of this thread's close.
         usleep(3000);
     }
 }
 
-// The other process opens the file while a thread of the program is at any place in a close.
+// The other process opens the file at any step of a close by the program.
 static void close_meanwhile(void) {
     enum { COPIES = 40 };
     pid_t pid = spawn_opener();
@@ -454,7 +459,7 @@ static void open_and_close_armed(int signal) {
     }
 }
 
-// A handler opens the file while its thread is at any place in a copy of a descriptor.
+// A signal handler opens the file at any step of a dup by its thread.
 static void open_in_a_handler(void) {
     struct sigaction action = {.sa_handler = open_and_close_armed, .sa_flags = SA_RESTART};
     must("sigaction", sigaction(SIGALRM, &action, NULL), 0);
@@ -471,7 +476,7 @@ static void open_in_a_handler(void) {
     }
 }
 
-// A file is mapped whose name is no text.
+// The name of a mapped file is not UTF-8.
 static void strange_name(void) {
     const char *strange = "mapped\xff";
     int mapped = open(strange, O_RDWR | O_CREAT, 0644);
@@ -485,7 +490,7 @@ static void strange_name(void) {
     check();
 }
 
-// What the library has for itself is closed with all that the program has.
+// Closes all descriptors, also the library's own.
 static void close_range_by_number(void) {
     for (int n = 0; n < 3; n++) {
         begin(O_RDWR);
@@ -512,7 +517,7 @@ static void *write_on(void *place) {
     return NULL;
 }
 
-// Durable writes of threads meet, so the library takes the file in either way.
+// Durable writes of threads meet, so the library takes the file over, eager or not.
 static void beside_writers(void) {
     pthread_t threads[WRITERS];
     begin(O_RDWR);
@@ -522,7 +527,7 @@ static void beside_writers(void) {
     while (__atomic_load_n(&writes, __ATOMIC_ACQUIRE) < OF_WRITES)
         usleep(100);
     run_theirs(8);
-    // They write by the kernel now.
+    // From here on the kernel performs the writes.
     int before = __atomic_load_n(&writes, __ATOMIC_ACQUIRE);
     while (__atomic_load_n(&writes, __ATOMIC_ACQUIRE) < before + OF_WRITES)
         usleep(100);
@@ -549,7 +554,7 @@ static void stuck(const char *other) {
     append_blocks(512);
     must("close", close(fd), 0);
     check();
-    // The test lets the other file go on, which the end of the process needs.
+    // The test thaws the file system of the other file, which the end of the process needs.
     wait_for_test("done");
 }
 
@@ -581,7 +586,7 @@ static void open_and_close(const char *what, int opened) {
     must("close", close(opened), 0);
 }
 
-// The library does not stand before this call, so the kernel makes it wait until the keeper has handed the file back.
+// The library does not interpose this call, so it waits in the kernel for the hand-back.
 static int open_by_handle(void) {
     struct file_handle *handle = calloc(1, sizeof *handle + MAX_HANDLE_SZ);
     int mount, directory = open(".", O_RDONLY | O_DIRECTORY);
@@ -593,7 +598,7 @@ static int open_by_handle(void) {
     return opened;
 }
 
-// Each of these would wait for the program's own lease, or fail for it.
+// Without the library's care, each of these would wait for the own lease, or fail.
 static void opens_again(void) {
     char link[4200];
     snprintf(link, sizeof link, "%s.link", path);
@@ -621,7 +626,7 @@ static void opens_again(void) {
     must("unlink", unlink(link), 0);
 }
 
-// The program has one description. Its O_APPEND, its position and its owner are as without the library.
+// O_APPEND, position and owner of the one description are as without the library.
 static void flags(void) {
     begin(O_RDWR | O_APPEND);
     must("O_APPEND", fcntl(fd, F_GETFL) & O_APPEND, O_APPEND);
@@ -630,7 +635,7 @@ static void flags(void) {
     must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
     must("F_SETFL", fcntl(fd, F_SETFL, O_DIRECT | O_APPEND), 0);
     must("O_APPEND", fcntl(fd, F_GETFL) & O_APPEND, O_APPEND);
-    // The kernel appends wherever it is to write.
+    // As the kernel, which appends at any offset.
     must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
     must("position", lseek(fd, 0, SEEK_CUR), BLOCK);
     struct stat stat;
@@ -644,7 +649,7 @@ static void flags(void) {
     must("close", close(fd), 0);
 }
 
-// A lease needs the owner of the file, or a capability.
+// A lease needs ownership of the file, or CAP_LEASE.
 static void not_the_owner(void) {
     unlink(path);
     close(creat(path, 0666));
@@ -657,25 +662,25 @@ static void not_the_owner(void) {
     must("close", close(fd), 0);
 }
 
-// Past the library, which would hand the file back before.
+// By libc's own function, to bypass the library, which would hand the file back first.
 static void rights_lost(void) {
     begin(O_RDWR | O_APPEND);
     void *libc = dlopen("libc.so.6", RTLD_NOW);
     int (*drop)(uid_t, uid_t, uid_t) = libc == NULL ? NULL : (int (*)(uid_t, uid_t, uid_t))dlsym(libc, "setresuid");
     must("setresuid", drop == NULL ? -1 : drop(65534, 65534, 65534), 0);
     append_blocks(3);
-    // It fails if the file cannot be put in order.
+    // It fails if the library cannot truncate the file or remove the marker.
     close(fd);
 }
 
-// The library reads the last block where a write begins in it, which this description does not allow.
+// For a write that begins in the last block the engine reads the block, which O_WRONLY forbids.
 static void write_only(void) {
     unlink(path);
     fd = open(path, O_WRONLY | O_CREAT | O_DIRECT | O_APPEND | O_CLOEXEC, 0644);
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 5; i++) {
             long written = write(fd, memory, 512);
-            // Where blocks are larger, the kernel refuses it.
+            // The kernel refuses it if blocks are larger.
             if (written < 0 && errno == EINVAL)
                 written = write(fd, memory, BLOCK);
             must("a write of a part of a block", written > 0, 1);

@@ -1,5 +1,6 @@
-// A library for `neighbours plugin`: it opens a file O_DIRECT while it is loaded, another one when it is asked to, and
-// closes both while it is unloaded. The dynamic loader holds its lock in the constructor and in the destructor.
+// A library for `neighbours plugin`. Its constructor opens a file O_DIRECT, `run` opens another
+// one, and its destructor closes both. In constructor and destructor the dynamic loader holds its
+// lock.
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>

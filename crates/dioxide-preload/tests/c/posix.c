@@ -1,10 +1,10 @@
-// A random program, the same for the same seed: calls on files opened O_DIRECT, one line for each with its result.
+// A random program: calls on files opened O_DIRECT, one line of output for each with its result.
 //
-//   posix SEED OPS          OPS: numbers and ranges of operations to do, as in 1-200 or 3,9,20-22
+//   posix SEED OPS          OPS: numbers and ranges of operations, as in 1-200 or 3,9,20-22
 //
-// Each operation follows from the seed and its own number only, so that some can be left out and the others stay as
-// they are. Run plainly and under dioxide in fresh directories, it must print the same lines and leave the same files.
-// It works in the current directory, whose path it does not print.
+// Each operation depends only on the seed and its number, so that a test can omit others. In empty
+// directories, with and without dioxide, it must print the same lines and leave the same files. It
+// works in the current directory, and does not print its path.
 #define _GNU_SOURCE
 #include "common.h"
 #include <aio.h>
@@ -31,7 +31,7 @@
 
 extern char **environ;
 
-// As programs have it that were built with an older libc.
+// In programs built with an older libc.
 #ifdef __x86_64__
 int old_fstat(int version, int fd, struct stat *stat);
 __asm__(".symver old_fstat, __fxstat@GLIBC_2.2.5");
@@ -50,14 +50,14 @@ struct slot {
 static struct slot slots[SLOTS];
 static uint64_t seed, state;
 static unsigned number;         // of the operation
-static const char *who = "";    // "child " in a forked one
+static const char *who = "";    // "child " in a child of a fork
 static int depth;               // of forks
-static int only_existing;       // no open, and nothing that opens
+static int only_existing;       // no operation that opens a file
 static const char *operations_to_do = "";
 static char arena[ARENA] __attribute__((aligned(BLOCK)));
 static char other[ARENA] __attribute__((aligned(BLOCK)));
 
-// --- random choices ---------------------------------------------------------------------------------------------
+// --- random choices ---
 
 static uint64_t below(uint64_t end) {
     state = scramble(state);
@@ -68,7 +68,7 @@ static int one_in(unsigned n) {
     return below(n) == 0;
 }
 
-// --- what is printed --------------------------------------------------------------------------------------------
+// --- output ---
 
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...) {
     char line[1024];
@@ -92,9 +92,9 @@ static const char *name_of(int file) {
     return names[file];
 }
 
-// --- slots ------------------------------------------------------------------------------------------------------
+// --- slots ---
 
-// A slot with a descriptor, or, rarely or if there is none, one without.
+// A slot with a descriptor. Rarely, or if there is none, one without.
 static struct slot *any_slot(void) {
     struct slot *slot = &slots[below(SLOTS)];
     for (int i = 0; i < SLOTS && slot->fd < 0 && !one_in(40); i++)
@@ -102,7 +102,7 @@ static struct slot *any_slot(void) {
     return slot;
 }
 
-// A slot to fill: an empty one, or one that is closed for it.
+// An empty slot. Closes a descriptor if there is none.
 static struct slot *free_slot(void) {
     struct slot *slot = &slots[below(SLOTS)];
     for (int i = 0; i < SLOTS && slot->fd >= 0; i++)
@@ -126,10 +126,10 @@ static long size_of(int fd) {
     return fstat(fd, &stat) == 0 ? (long)stat.st_size : 0;
 }
 
-// --- arguments --------------------------------------------------------------------------------------------------
+// --- arguments ---
 
-// A misaligned direct transfer is refused at its first extent or at a later one, with bytes of the others written or not. So
-// it has one only.
+// The kernel refuses a misaligned direct transfer at any of its extents, after it has written some
+// of the others or not. So such a transfer has one extent.
 static size_t any_len(int fd) {
     switch (below(16)) {
     case 0:
@@ -192,7 +192,7 @@ static int any_rwf(int writes) {
     case 2:
         return writes ? RWF_APPEND : 0;
     case 3:
-        return 1 << 30; // nothing the kernel knows
+        return 1 << 30; // unknown to the kernel
     default:
         return 0;
     }
@@ -202,7 +202,7 @@ static uint64_t key(void) {
     return scramble(seed) + number;
 }
 
-// --- open and close ---------------------------------------------------------------------------------------------
+// --- open and close ---
 
 static int any_flags(void) {
     static const int access[] = {O_RDWR, O_RDWR, O_RDWR, O_WRONLY, O_WRONLY, O_RDONLY};
@@ -229,7 +229,7 @@ static void do_open(void) {
     const char *name = name_of(file);
     switch (below(10)) {
     case 0:
-        fd = open(name, flags); // may not be there
+        fd = open(name, flags); // may not exist
         say("open %s %#o = %d %s", name, flags, fd, why(fd));
         break;
     case 1:
@@ -348,7 +348,7 @@ static void do_dup(void) {
         fd = dup3(from->fd, wanted, one_in(2) ? O_CLOEXEC : 0);
         say("dup3 %d %d = %d %s", from->fd, wanted, fd, why(fd));
         break;
-    default: // often onto one that is open
+    default: // often onto an open one
         wanted = one_in(2) ? any_slot()->fd : wanted;
         fd = dup2(from->fd, wanted);
         say("dup2 %d %d = %d %s", from->fd, wanted, fd, why(fd));
@@ -360,7 +360,7 @@ static void do_dup(void) {
     to->file = file;
 }
 
-// --- read and write ---------------------------------------------------------------------------------------------
+// --- read and write ---
 
 static void do_write(void) {
     int fd = any_slot()->fd, flags = any_rwf(1);
@@ -395,7 +395,7 @@ static void do_write(void) {
         abort();
 }
 
-// The checksum of what was read. Behind that may be anything, as after a read that failed.
+// The checksum of the bytes read. The bytes behind them are undefined, as after a failed read.
 static uint32_t seen(const void *memory, size_t len, long result) {
     return checksum(memory, result < 0 ? 0 : (size_t)result < len ? (size_t)result : len);
 }
@@ -441,7 +441,7 @@ static int any_vector(struct iovec *vector, size_t *total) {
         *total += len;
     }
     if (one_in(40))
-        return 1100; // more than the kernel takes
+        return 1100; // more than the kernel accepts
     return count;
 }
 
@@ -492,7 +492,7 @@ static void do_bad_memory(void) {
     munmap(nowhere, BLOCK);
 }
 
-// Read-only memory can be written from, and not read into.
+// The kernel accepts read-only memory for writes, and not for reads.
 static void do_read_only_memory(void) {
     int fd = any_slot()->fd;
     long offset = any_offset(fd);
@@ -516,7 +516,7 @@ static void do_seek(void) {
     say("lseek %d %ld %s = %ld %s", fd, offset, names[which], result, why(result));
 }
 
-// --- threads ----------------------------------------------------------------------------------------------------
+// --- threads ---
 
 struct writer {
     pthread_t thread;
@@ -530,7 +530,7 @@ static void *writes(void *argument) {
     struct writer *writer = argument;
     char *memory = aligned_alloc(BLOCK, 2 * BLOCK), *seen = memory + BLOCK;
     for (unsigned i = 0; i < writer->each; i++) {
-        // What is appended lands in any order, so all of it is the same.
+        // The order of appends varies, so all have the same content.
         long offset = writer->from + BLOCK * (long)(i * writer->threads + writer->index);
         fill(memory, BLOCK, writer->appends ? writer->key : writer->key + offset);
         if (writer->appends) {
@@ -545,7 +545,7 @@ static void *writes(void *argument) {
     return NULL;
 }
 
-// Several threads at a time write past the end, each block in its place, or append.
+// Several threads extend the file at the same time, at fixed offsets or by appends.
 static void do_burst(void) {
     struct slot *slot = any_slot();
     int flags = fcntl(slot->fd, F_GETFL), failed = 0;
@@ -566,7 +566,7 @@ static void do_burst(void) {
         slot->fd, each, from, failed, size_of(slot->fd));
 }
 
-// --- sizes and names --------------------------------------------------------------------------------------------
+// --- sizes and names ---
 
 static void do_stat(void) {
     struct slot *slot = any_slot();
@@ -693,7 +693,7 @@ static void do_names(void) {
     }
 }
 
-// --- descriptors' flags, locks, and what is rare -------------------------------------------------------------------
+// --- flags of descriptors, locks, and rare calls ---
 
 static void do_fcntl(void) {
     int fd = any_slot()->fd, result, flags = fcntl(fd, F_GETFL);
@@ -771,7 +771,7 @@ static void do_mmap(void) {
     if (size <= 0) {
         say("mmap %d of nothing", fd);
     } else {
-        // The last page as a whole: behind the end there are zeros.
+        // The whole last page: the bytes behind EOF are zeros.
         say("mmap %d %zu %08x", fd, len, checksum(map, (len + BLOCK - 1) & -BLOCK));
         if (writes) {
             fill(map + below(len), 1, key());
@@ -866,7 +866,7 @@ static void do_aio(void) {
         size_of(fd));
 }
 
-// A descriptor sent to ourselves.
+// Sends a descriptor to this process.
 static void do_send(void) {
     struct slot *from = any_slot(), *to = free_slot();
     if (from->fd < 0)
@@ -906,7 +906,7 @@ static void do_limit(void) {
     long offset = BLOCK * (long)below(24), len = BLOCK * (1 + (long)below(3));
     fill(arena, len, key());
     long result = pwrite(slot->fd, arena, len, offset);
-    // Before this is printed: standard output may be a file.
+    // The limit must end before the output, which may go to a file.
     const char *error = why(result);
     int cut = ftruncate(slot->fd, (long)low.rlim_cur + BLOCK);
     const char *cut_error = why(cut);
@@ -915,7 +915,7 @@ static void do_limit(void) {
         slot->fd, len, offset, result, error, cut, cut_error, size_of(slot->fd));
 }
 
-// --- processes --------------------------------------------------------------------------------------------------
+// --- processes ---
 
 static void operate(void);
 static void all_operations(const char *list);
@@ -931,8 +931,8 @@ static void await(pid_t pid, const char *what) {
     say("%s ended: %s %d", what, result == pid && pid > 0 ? "" : strerrorname_np(errno), status);
 }
 
-// Arguments that carry all there is to know into another program, which does `count` operations, and those that are left to
-// do where `do_exec` says so.
+// Arguments that pass the whole state to another program. It runs `count` operations, and after
+// `do_exec` the remaining ones.
 struct carried {
     char words[4 + SLOTS][48];
     char *list[6 + SLOTS];
@@ -958,7 +958,7 @@ static int go_on(int argc, char **argv) {
     who = argv[3];
     for (int i = 0; i < SLOTS; i++)
         sscanf(argv[4 + i], "%d %d", &slots[i].fd, &slots[i].file);
-    // What was to be closed is.
+    // Forgets the descriptors that exec closed.
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].fd >= 0 && fcntl(slots[i].fd, F_GETFD) < 0)
             slots[i].fd = -1;
@@ -997,14 +997,14 @@ static void do_fork(void) {
     await(pid, "a child");
 }
 
-// Parent and child in turn, on what both have open.
+// Parent and child operate in turn on their shared descriptions.
 static void do_fork_in_turn(void) {
     unsigned count = 2 + (unsigned)below(5);
     int to_child[2], to_parent[2];
     char token = 1;
     if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(to_parent, O_CLOEXEC) != 0)
         die("pipe");
-    // Out of the way of the descriptors that are printed, and closed.
+    // High numbers, which no operation prints or closes.
     int ends[4] = {fcntl(to_child[0], F_DUPFD_CLOEXEC, 900), fcntl(to_child[1], F_DUPFD_CLOEXEC, 900),
                    fcntl(to_parent[0], F_DUPFD_CLOEXEC, 900), fcntl(to_parent[1], F_DUPFD_CLOEXEC, 900)};
     close(to_child[0]), close(to_child[1]), close(to_parent[0]), close(to_parent[1]);
@@ -1061,7 +1061,7 @@ static void do_spawn(void) {
         await(pid, "a spawned child");
 }
 
-// A shell that appends to what it inherits, by the descriptor.
+// A shell writes to an inherited descriptor.
 static void do_shell(void) {
     int fd = any_slot()->fd, flags = fcntl(fd, F_GETFL);
     if (fd < 3 || fd > 9)
@@ -1086,7 +1086,7 @@ static void do_shell(void) {
 
 static void do_exec(void) {
     struct carried carried;
-    if (one_in(4)) { // one that fails changes nothing
+    if (one_in(4)) { // a failed exec changes nothing
         carry(&carried, 0);
         int result = execv("./not-there", carried.list);
         say("execv of nothing = %d %s", result, why(result));
@@ -1099,7 +1099,7 @@ static void do_exec(void) {
     die("execv");
 }
 
-// --- the sequence -----------------------------------------------------------------------------------------------
+// --- the sequence ---
 
 static const struct {
     void (*operation)(void);
@@ -1134,7 +1134,7 @@ static void operate(void) {
     operations[which].operation();
 }
 
-// The next of the numbers in a list like 1-200 or 3,9,20-22, behind `last`; 0 if there is none.
+// The number after `last` in a list like 1-200 or 3,9,20-22. 0 if there is none.
 static unsigned next_of(const char *list, unsigned last) {
     while (*list != 0) {
         char *end;
@@ -1168,7 +1168,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < SLOTS; i++)
         slots[i].fd = -1;
     all_operations(argv[2]);
-    // Some are still open, and stay so until the process ends.
+    // Some descriptors stay open until the process ends.
     state = scramble(seed);
     switch (below(5)) {
     case 0:

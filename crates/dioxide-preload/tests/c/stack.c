@@ -1,5 +1,5 @@
-// How deep each call of a program on an O_DIRECT file goes: prints `CALL: BYTES` for each, of a thread with a painted
-// stack.
+// Measures the stack of each call on an O_DIRECT file in a thread with a painted stack. Prints
+// `CALL: BYTES` for each.
 //
 //   stack FILE
 #define _GNU_SOURCE
@@ -101,7 +101,7 @@ static void *open_again(void *unused) {
     return unused;
 }
 
-// Runs `call` in threads with painted stacks, and prints how much of the deepest is not paint any more.
+// Runs `call` in threads with painted stacks, and prints the bytes used in the deepest one.
 static void measure(const char *name, void *(*call)(void *), long threads) {
     char *stacks[WRITERS];
     pthread_t handles[WRITERS];

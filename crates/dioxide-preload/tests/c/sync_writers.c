@@ -1,8 +1,8 @@
-// Threads that overwrite 64 KiB each of a file or device, again and again, every write durable, and the rate of it.
+// Threads overwrite 64 KiB each of a file or device by durable writes. Prints the rate.
 //
 //   sync_writers PATH [threads=64] [seconds=3] [size=65536] [sync|dsync|none]
 //
-// The thread N writes at N * size. What is in those bytes of PATH is lost; a file is made as long as needed.
+// Thread N writes at N * size. Destroys these bytes of PATH. Extends a file if needed.
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>

@@ -1,10 +1,10 @@
-// Many threads and one file, and what happens beside them and at the end.
+// Many threads write one file, beside other events and with different ends of the process.
 //
-//   threads write FILE ACKS WORD...     does it; see `struct plan` for the words
-//   threads check FILE ACKS WORD...     in another process, with the same words: whether the file has what it must
+//   threads write FILE ACKS WORD...     writes; `struct plan` has the words
+//   threads check FILE ACKS WORD...     checks the file in another process, with the same words
 //
-// Blocks have numbers. In ACKS stands for each block which of its writes was acknowledged last, so it is known however the
-// first process ends.
+// Blocks have numbers. ACKS has the last acknowledged write of each block, and survives every end
+// of the first process.
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>
@@ -21,15 +21,15 @@ extern char **environ;
 
 struct plan {
     unsigned threads, blocks; // threads=N blocks=N
-    int append;               // append: O_APPEND and write, otherwise pwrite past the end at numbers from one counter
-    int regions;              // regions: every thread writes and reads its own 16 blocks, again and again
+    int append;               // append: O_APPEND and write, otherwise pwrite at the next block
+    int regions;              // regions: every thread rewrites and reads its own 16 blocks
     int dsync;                // dsync: O_DSYNC
-    int middle;               // middle: the end comes when half of it is done
+    int middle;               // middle: the end comes after half of the blocks
     const char *beside;       // beside=fork|spawn|system|close|look
     const char *end;          // end=return|exit|_exit|quick_exit|pthread_exit|close|exec|term|kill
 };
 
-// Shared with the processes that are forked, and with the one that checks.
+// Shared with the forked processes and the checking process.
 struct shared {
     atomic_uint next;
     atomic_uint acknowledged[1 << 20];
@@ -82,7 +82,7 @@ static void map_shared(const char *path) {
     close(acks);
 }
 
-// The `generation`th write of a block; the first 8 bytes say which block it is.
+// The content of the `generation`th write of a block. Its first 8 bytes are the two numbers.
 static void make(void *block, unsigned number, unsigned generation) {
     fill(block, BLOCK, (uint64_t)generation << 32 | number);
     memcpy(block, &number, sizeof number);
@@ -95,7 +95,7 @@ static int is_made(const void *block, unsigned number, unsigned generation) {
     return memcmp(block, wanted, BLOCK) == 0;
 }
 
-// --- the threads that write ------------------------------------------------------------------------------------------
+// --- the writing threads ---
 
 static void put(void *memory, unsigned number, unsigned generation) {
     make(memory, number, generation);
@@ -144,7 +144,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-// --- what happens beside ---------------------------------------------------------------------------------------------
+// --- events beside them ---
 
 static void wait_for(pid_t pid, const char *what) {
     int status;
@@ -155,7 +155,7 @@ static void wait_for(pid_t pid, const char *what) {
 static void fork_once(void) {
     pid_t pid = fork();
     if (pid == 0) {
-        // What the parent's threads hold is theirs; a child can write all the same, and its bytes count.
+        // A child can write beside the parent's threads, and the check includes its write.
         char *memory = aligned_alloc(BLOCK, BLOCK);
         unsigned number = atomic_fetch_add(&shared->next, 1);
         if (!plan.regions && number < plan.blocks)
@@ -213,7 +213,7 @@ static void beside(const char *file) {
         look_at_sizes();
 }
 
-// The same in a second thread, all the time.
+// The same, repeatedly, in a second thread.
 static void *use_other_files(void *file) {
     char name[4096];
     for (unsigned i = 0; !atomic_load(&over); i++) {
@@ -223,7 +223,7 @@ static void *use_other_files(void *file) {
     return NULL;
 }
 
-// --- the end ---------------------------------------------------------------------------------------------------------
+// --- the end ---
 
 static int end(void) {
     if (strcmp(plan.end, "exit") == 0)
@@ -272,7 +272,7 @@ static int write_all(const char *file) {
     return end();
 }
 
-// --- the check -------------------------------------------------------------------------------------------------------
+// --- the check ---
 
 static int is_zero(const char *block) {
     return block[0] == 0 && memcmp(block, block + 1, BLOCK - 1) == 0;

@@ -1,7 +1,9 @@
-// A flush fails, and then nothing may be acknowledged: wedge HOW FILE BESIDE OTHER. FILE is opened O_DIRECT, BESIDE
-// is a file of the same file system that never is (FILE itself for a device), and OTHER lies on another file
-// system. The program says "ready", and goes on when the next flush of the disk is about to fail. Ends with 1 if a
-// call answered what it must not.
+// After a failed flush no call may acknowledge data: wedge HOW FILE BESIDE OTHER.
+//
+// FILE is opened O_DIRECT. BESIDE is a file of the same file system without O_DIRECT, or FILE
+// itself for a device. OTHER is on another file system. The program prints "ready" and waits until
+// the test has set the next flush of the disk to fail. Ends with 1 if a call returned a wrong
+// result.
 #define _GNU_SOURCE
 #include "common.h"
 
@@ -28,7 +30,7 @@ static int open_or_die(const char *what, int flags) {
     return opened;
 }
 
-// The call must have failed with EIO.
+// Expects a failure with EIO.
 static void refused(const char *when, const char *call, long result) {
     if (result == -1 && errno == EIO)
         return;
@@ -102,7 +104,7 @@ static void in_a_child(void) {
     wrong = 0;
     all_refused("in the child");
     if (path != path_beside) {
-        // ext4 may be read-only by now.
+        // ext4 may be read-only now.
         int own = open(path, O_RDWR | O_DIRECT);
         if (own >= 0) {
             refused("in the child", "pwrite of a descriptor of its own", pwrite(own, memory, BLOCK, 0));
@@ -132,10 +134,10 @@ static void hand_back(const char *how) {
         struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
         fine("lock", fcntl(fd, F_SETLK, &lock));
     } else if (strcmp(how, "ioctl") == 0) {
-        // No request of any file: it changes nothing.
+        // No file system knows this request.
         ioctl(fd, _IO('d', 99));
     }
-    // The library says once that it could not put the file away.
+    // One call reports that the engine could not close the file exactly.
     fdatasync(fd);
 }
 
@@ -145,7 +147,7 @@ static void go_on_when_told(const char *what) {
         die("not told to go on");
 }
 
-// A flush fails in this call. Where the call reports nothing, the next one does.
+// A flush fails in this call. After `sync`, which reports nothing, fdatasync reports it.
 static long fail(const char *how) {
     if (strcmp(how, "fsync") == 0)
         return fsync(fd);
@@ -162,19 +164,19 @@ static long fail(const char *how) {
     return fdatasync(fd);
 }
 
-// A `sync` of any other process may have taken the failure that was meant for us; and then the next one may be ours.
+// Repeats the attempt, because a `sync` of another process may get the planned failure.
 static void fail_patiently(const char *how) {
     long result = 0;
     for (int tries = 0; tries < 20 && result >= 0; tries++) {
         go_on_when_told("ready");
         result = fail(how);
     }
-    // ext4 is read-only at once if a commit of its journal failed.
+    // ext4 becomes read-only at once after a failed journal commit.
     if (result >= 0 || errno != EROFS)
         refused("it failed", how, result);
 }
 
-// The files are closed, another file system is mounted on the same device, and all is well again.
+// Closes the files. After the mount of another file system on the device all calls succeed.
 static void mounted_anew(void) {
     close(fd), close(durable), close(beside);
     munmap(mapped_beside, BLOCK);
@@ -212,11 +214,11 @@ int main(int argc, char **argv) {
         fine("pwrite", pwrite(fd, memory, BLOCK, block * BLOCK));
     fine("fsync", fsync(fd));
     fine("syncfs", syncfs(fd));
-    // This is what the failing flush loses.
+    // The failing flush loses this write.
     fine("pwrite", pwrite(fd, memory, BLOCK, BLOCK));
     fail_patiently(argv[1]);
     hand_back(argv[1]);
-    // A device has no other file; and such a descriptor hands it back.
+    // Only now for a device, because this open hands the device back.
     if (path == path_beside)
         open_beside();
     all_refused(argv[1]);

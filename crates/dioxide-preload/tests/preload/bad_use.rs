@@ -1,5 +1,4 @@
-//! Settings that cannot be understood, programs that cannot be helped, and processes that were
-//! killed.
+//! Invalid settings, programs without a use for the library, and killed processes.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Threads that write, as in threads.rs, with a variable set.
+/// Runs `c/threads.c` with a variable set.
 fn write_with(
     dir: &Path,
     name: &str,
@@ -57,7 +56,7 @@ fn a_pattern_that_matches_nothing_is_said_once_and_nothing_is_taken(dir: TestDir
     Ok(())
 }
 
-/// A program that opens no such file is told nothing.
+/// The library prints nothing in a program without O_DIRECT files.
 fn a_program_without_direct_files_hears_nothing(_dir: TestDir) -> TrialResult {
     let mut command = Command::new("true");
     With::Eager.set(&mut command);
@@ -76,8 +75,7 @@ fn a_static_program_runs_as_without(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// What a killed process leaves is brought into order by the next one that opens it for direct
-/// writes under the library.
+/// The next O_DIRECT open for writing under the library recovers the file of a killed process.
 fn the_next_open_brings_a_killed_programs_file_into_order(dir: TestDir) -> TrialResult {
     for with in With::LIBRARY {
         let dir = empty(&dir, &format!("{with:?}"))?;

@@ -1,6 +1,5 @@
-//! What was found to go wrong once, each by its name: `c/cases.c` does the same with the library
-//! and without, and must tell the same, end the same way, and leave files of the same lengths,
-//! without markers.
+//! Regression tests of single bugs. `c/cases.c` runs with and without the library. Both runs must
+//! print the same, end the same way, and leave files of the same lengths without markers.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What `c/cases.c` takes.
+/// The arguments of `c/cases.c`.
 const CASES: [&str; 43] = [
     LEAVE[0],
     LEAVE[1],
@@ -63,8 +62,8 @@ const CASES: [&str; 43] = [
     "a_fork_beside_the_last_close",
 ];
 
-/// Handlers that leave a call of a file for good, which can be carried only while the kernel serves
-/// it.
+/// Cases with a signal handler that never returns to the interrupted call. The library supports
+/// them only while the kernel serves the file.
 const LEAVE: [&str; 4] = [
     "exit_in_a_handler_that_interrupts_a_write",
     "jump_out_of_a_write",
@@ -72,7 +71,7 @@ const LEAVE: [&str; 4] = [
     "jump_out_of_a_durable_write",
 ];
 
-/// Those that are about what XFS and btrfs answer for files that share extents.
+/// Cases of files that share extents, on XFS and btrfs.
 const OF_CLONES: [&str; 6] = [
     "sectors_of_a_clone 1",
     "sectors_of_a_clone 2",
@@ -82,7 +81,7 @@ const OF_CLONES: [&str; 6] = [
     "a_clone_of_a_file_that_is_taken",
 ];
 
-/// How a program changes what it may do or see, or what may be done with its file.
+/// Changes of the rights of the process, of its root directory, or of the rights to its file.
 const RIGHTS: [&str; 26] = [
     "setuid",
     "seteuid",
@@ -112,7 +111,7 @@ const RIGHTS: [&str; 26] = [
     "chroot_by_number",
 ];
 
-/// The names of those that are ended by a signal begin so.
+/// Prefixes of the cases that end by a signal.
 const SIGNALS: [&str; 2] = ["a_signal", "a_handler_that_raises"];
 
 fn cases(dir: &Path, case: &str, with: With) -> Command {
@@ -122,7 +121,7 @@ fn cases(dir: &Path, case: &str, with: With) -> Command {
     command
 }
 
-/// How a case ended, what it told, and the lengths of what it left.
+/// How a case ended, its output, and the lengths of its files.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     ending: String,
@@ -134,7 +133,7 @@ fn outcome(dir: &Path, case: &str, with: With) -> Result<Outcome, Failed> {
     let dir = empty(dir, &format!("{with:?}"))?;
     let begun = Instant::now();
     let finished = run(&mut cases(&dir, case, with), LIMIT)?;
-    // The library waits for nothing longer than 5 s, and in an ordinary end for nothing.
+    // The library never waits longer than 5 s, and at an ordinary end not at all.
     if SIGNALS.iter().any(|begin| case.starts_with(begin))
         && begun.elapsed() > Duration::from_secs(4)
     {
@@ -164,7 +163,7 @@ fn tells_the_same(dir: &Path, case: &str, ways: &[With]) -> TrialResult {
     Ok(())
 }
 
-/// The program says that its file has the length that was acknowledged.
+/// The file has the acknowledged length, in the program and afterwards.
 fn a_full_disk() -> TrialResult {
     for with in With::ALL {
         let volume = Volume::new(Fs::Ext4, 32 << 20)?;
@@ -178,7 +177,7 @@ fn a_full_disk() -> TrialResult {
     Ok(())
 }
 
-/// What a case does with a device of its own, and what is on that then.
+/// Runs a case on its own device. Returns its end and the content of the device.
 fn on_a_device(dir: &Path, case: &str, with: With) -> Result<(Finished, Vec<u8>), Failed> {
     let backing = dir.join("backing");
     File::create(&backing)?.set_len(16 << 20)?;
@@ -202,7 +201,7 @@ fn a_block_device(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// The keeper of the close found the file in use.
+/// The bug: the keeper of the close found the file in use.
 fn a_device_opened_beside_its_last_close(dir: TestDir) -> TrialResult {
     for with in [With::Nothing, With::Eager] {
         let (finished, _) = on_a_device(&dir, "a_device_opened_beside_its_last_close", with)?;
@@ -224,7 +223,7 @@ fn misaligned_calls_by_mistake(dir: TestDir) -> TrialResult {
     if stays { Ok(()) } else { Err(failed(finished.stderr)) }
 }
 
-/// The file goes back before, because afterwards the library may not be able to give it back.
+/// The hand-back comes first, because the kernel may refuse it afterwards.
 fn rights_that_change_after_the_open(dir: &Path, way: &str) -> TrialResult {
     let case = format!("rights_that_change_after_the_open {way}");
     tells_the_same(dir, &case, &With::LIBRARY)?;
@@ -241,7 +240,7 @@ fn rights_that_change_after_the_open(dir: &Path, way: &str) -> TrialResult {
     if handed_back { Ok(()) } else { Err(failed(finished.stderr)) }
 }
 
-/// The kernel knows another end than the engine, so the lengths differ; no append is lost.
+/// The lengths differ, because the kernel's EOF is not the engine's. No append is lost.
 fn an_append_in_a_handler_lands_over_others(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;

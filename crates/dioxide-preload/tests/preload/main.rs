@@ -1,6 +1,5 @@
-//! The preload library under programs: C programs of our own that know what must be so (`tests/c`),
-//! and programs that nobody here wrote. Every test runs without the library too: what fails there
-//! is the test's own fault.
+//! The preload library under programs: C programs that check themselves (`tests/c`), and programs
+//! of Debian. Every test also runs without the library. A failure there is a bug of the test.
 
 mod bad_use;
 mod cases;

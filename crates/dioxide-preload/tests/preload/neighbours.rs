@@ -1,5 +1,5 @@
-//! Other processes that open the file which the library has: what they write stays, they find it as
-//! it is without the library, and the program hears nothing of it (`c/neighbours.c`).
+//! Other processes that open a taken file (`c/neighbours.c`). They keep the data that they write,
+//! and find the file as without the library. The program does not notice them.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -15,10 +15,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// An open that waits for a lease until the kernel removes it waits 45 s.
+/// An open waits at most 45 s, until the kernel removes the lease.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What `c/neighbours.c` does beside another process, and alone.
+/// Modes of `c/neighbours.c`, beside another process and alone.
 const MODES: [(&str, &str); 11] = [
     ("truncate", "ftruncate_destroys_what_another_process_synced"),
     ("append", "an_append_lands_over_what_another_process_wrote"),
@@ -34,7 +34,7 @@ const MODES: [(&str, &str); 11] = [
 ];
 
 fn neighbours(dir: &Path, arguments: &[&str], with: With) -> Command {
-    // The program is executed while others compile: by its whole path.
+    // By its whole path, because other tests compile programs meanwhile.
     let mut command = Command::new(c_program("neighbours", COMPILED[0]));
     command.args(arguments).current_dir(dir);
     with.set(&mut command);
@@ -64,7 +64,7 @@ fn others_lose_nothing(dir: &Path, mode: &str) -> TrialResult {
     Ok(())
 }
 
-/// A file that another process has open for writing stays the kernel's, and the summary says why.
+/// The kernel keeps a file that another process has open for writing. The summary says why.
 fn a_take_over_beside_another_writer(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -77,7 +77,7 @@ fn a_take_over_beside_another_writer(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Without a lease nothing is taken, and the summary says why.
+/// Without a lease the kernel keeps the file. The summary says why.
 fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -91,7 +91,7 @@ fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult
     Ok(())
 }
 
-/// The lease cannot be released then. The library says so, once.
+/// The kernel refuses to release the lease. The library reports it once.
 fn a_lease_that_cannot_be_released_is_not_mentioned(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -103,8 +103,7 @@ fn a_lease_that_cannot_be_released_is_not_mentioned(dir: TestDir) -> TrialResult
     Ok(())
 }
 
-/// The library tried the lock of a file 50 times, 5 ms apart. The file is opened 600 times, which
-/// took 150 s.
+/// The bug: the library tried the lock of a file 50 times, 5 ms apart, so 600 opens took 150 s.
 fn a_refused_take_over_stalls_the_open(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -117,12 +116,12 @@ fn a_refused_take_over_stalls_the_open(dir: TestDir) -> TrialResult {
 const HANDED_BACK: &str = "handed back to the kernel: ";
 const ELSEWHERE: &str = "it was opened elsewhere too";
 
-/// What the program finds of a lease when it has opened its file.
+/// The program's line about a lease, after it has opened its file.
 fn told_of_a_lease(with: With) -> &'static str {
     if with == With::Eager { "leased\n" } else { "" }
 }
 
-/// The process is killed after another one wrote: nothing is left to be truncated.
+/// A process is killed after another one wrote. Recovery truncates nothing.
 fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -136,7 +135,7 @@ fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// What a description that is only for writing cannot do for the engine is done by the kernel.
+/// The kernel performs the calls for which the engine must read an O_WRONLY description.
 fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
     let lengths = With::ALL.map(|with| -> Result<u64, Failed> {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -154,8 +153,8 @@ fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// The lease of a file that threads write to at the time, taken when it was opened or when writes
-/// met.
+/// Breaks the lease of a file while threads write to it. The take-over came at open or by writes
+/// that met.
 fn a_break_beside_writers_loses_what_the_other_process_synced(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -171,9 +170,9 @@ fn a_break_beside_writers_loses_what_the_other_process_synced(dir: TestDir) -> T
     Ok(())
 }
 
-/// Many rounds, so only where they are quick. In each the library takes the file over and hands it
-/// back for `why`, but in the few where something stands in its way: the other process has it open,
-/// or the last close comes first.
+/// In at least `rounds` rounds, the library takes the file over and hands it back for `why`. In a
+/// few others, the other process has it open, or the last close comes first. The rounds run on a
+/// fast file system only.
 fn others_lose_nothing_in_rounds(dir: TestDir, mode: &str, rounds: u64, why: &str) -> TrialResult {
     for with in [With::Nothing, With::Eager] {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -197,7 +196,7 @@ fn others_lose_nothing_in_rounds(dir: TestDir, mode: &str, rounds: u64, why: &st
     Ok(())
 }
 
-/// A file system that takes no changes until this is dropped.
+/// A file system that is frozen until the drop.
 struct Frozen(File);
 
 impl Frozen {
@@ -206,7 +205,7 @@ impl Frozen {
 
     fn begin(path: &Path) -> std::io::Result<Self> {
         let root = File::open(path)?;
-        // SAFETY: the request takes no memory.
+        // SAFETY: the request takes no address.
         match unsafe { libc::ioctl(root.as_raw_fd(), Self::FREEZE, 0) } {
             0 => Ok(Self(root)),
             _ => Err(std::io::Error::last_os_error()),
@@ -216,12 +215,12 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // SAFETY: the request takes no memory.
+        // SAFETY: the request takes no address.
         unsafe { libc::ioctl(self.0.as_raw_fd(), Self::THAW, 0) };
     }
 }
 
-/// One file cannot be handed back, since its file system is frozen. Another one can.
+/// The library cannot hand back a file of a frozen file system, but another file.
 fn a_stuck_file_delays_the_break_of_another_one() -> TrialResult {
     let volume = Volume::new(Fs::Ext4, SIZE_MIN)?;
     let dir = lab::fresh_dir(Fs::Ext4, "a_stuck_file_delays_the_break_of_another_one")?;
@@ -237,7 +236,7 @@ fn a_stuck_file_delays_the_break_of_another_one() -> TrialResult {
     let frozen = Frozen::begin(volume.path())?;
     let path = stuck.clone();
     let reader = thread::spawn(move || File::open(path).map(drop));
-    // Its break has been noticed: the marker cannot be removed, nor the file truncated.
+    // The library has noticed the break, but can neither remove the marker nor truncate the file.
     let is_breaking = || -> std::io::Result<bool> {
         let infos = fs::read_dir(format!("/proc/{}/fdinfo", ours.0.id()))?;
         let texts = infos.map(|info| fs::read_to_string(info?.path()));
@@ -261,8 +260,8 @@ fn a_stuck_file_delays_the_break_of_another_one() -> TrialResult {
     is_exact(&dir.join("file"))
 }
 
-/// The thread that loads a library holds the loader's lock. A keeper needs it to begin, and the
-/// thread waited for that.
+/// The bug: the thread that loads a library holds the loader's lock, and waited for a keeper, which
+/// needs the lock to begin.
 fn an_open_in_a_constructor_of_a_loaded_library_hangs(dir: TestDir) -> TrialResult {
     let library = c_program("plugin", ("so", &["-shared", "-fPIC"]));
     for with in With::ALL {
@@ -277,8 +276,8 @@ fn an_open_in_a_constructor_of_a_loaded_library_hangs(dir: TestDir) -> TrialResu
     Ok(())
 }
 
-/// How long a holder of a lease has, in seconds, for the whole machine. The drop restores it; if
-/// the tests are killed, `scripts/with-lab` does.
+/// The lease-break time of the machine, in seconds. The drop restores it. If the tests are killed,
+/// `scripts/with-lab` restores it.
 struct BreakTime {
     before: String,
 }
@@ -299,22 +298,22 @@ impl Drop for BreakTime {
     }
 }
 
-/// A process that is killed if it is not waited for.
+/// A stopped child. The drop kills it, unless it has ended.
 struct Stopped(Child);
 
 impl Stopped {
-    /// Begins a program that stops itself.
+    /// Starts a program that stops itself.
     fn begin(command: &mut Command) -> Result<Self, Failed> {
         let child = Self(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?);
         let mut status = 0;
-        // SAFETY: it writes the status, and waits for a child of ours until that stops or ends.
+        // SAFETY: the call waits for a child of this process and writes the status.
         let waited = unsafe { libc::waitpid(child.0.id() as i32, &mut status, libc::WUNTRACED) };
         assert!(waited > 0 && libc::WIFSTOPPED(status), "it did not stop: {status:#x}");
         Ok(child)
     }
 
     fn go_on(mut self) -> Result<std::process::ExitStatus, Failed> {
-        // SAFETY: the child has not been waited for.
+        // SAFETY: before `wait`, the number is still that of the child.
         unsafe { libc::kill(self.0.id() as i32, libc::SIGCONT) };
         Ok(self.0.wait()?)
     }
@@ -327,8 +326,7 @@ impl Drop for Stopped {
     }
 }
 
-/// A process that is stopped loses its lease after a time. Then the other one opens the file as it
-/// is, grown.
+/// A stopped process loses its lease after the break time. Then the other one opens the grown file.
 fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResult {
     let _short = BreakTime::set(2)?;
     for with in With::ALL {
@@ -340,14 +338,14 @@ fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResu
         run(&mut neighbours(&dir, &["theirs-late", "file", "8"], With::Nothing), LIMIT)?.well()?;
         let ended = ours.go_on()?;
         assert!(ended.success(), "{with:?}: {ended}");
-        // What was left grown is found by its marker, and nothing of the other one's is truncated.
+        // Recovery finds the marker, and keeps the data of the other process.
         dioxide::recover(dir.join("file"), dioxide::Recover::Truncate)?;
         run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
     }
     Ok(())
 }
 
-/// The stack that one call of the program takes with the library, beyond what it takes without.
+/// The stack that the library adds to one call of the program.
 const STACK_MAX_BYTES: i64 = 8 << 10;
 
 fn a_call_needs_more_stack_than_a_small_thread_has(dir: TestDir) -> TrialResult {
@@ -396,7 +394,7 @@ fn on_ext4(fs: Fs) -> Applies {
     if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
 }
 
-/// These change the machine: no other trial runs beside them.
+/// Trials that change settings of the machine. They run alone.
 pub fn alone() -> Vec<Trial> {
     lab_trials_where(
         "a_stopped_process_destroys_what_another_one_synced",

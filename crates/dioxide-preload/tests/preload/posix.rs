@@ -1,7 +1,7 @@
-//! The same random program with and without the library: every call must answer the same, and every
-//! file be the same in the end.
+//! The same random program with and without the library. Every call must return the same, and all
+//! files must be the same in the end.
 //!
-//! `DIOXIDE_POSIX_SEEDS=1-500` runs other programs than the few that every run of the tests tries.
+//! `DIOXIDE_POSIX_SEEDS=1-500` selects other programs than the few of every test run.
 
 use super::rig::*;
 use dioxide_testkit::lab::TestDir;
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a sequence that fails is made shorter.
+/// The limit of the search for a shorter sequence that fails.
 const SHRINKING: Duration = Duration::from_secs(60);
 const OPERATIONS: u32 = 150;
 
-/// The numbers of the operations that are done.
+/// The numbers of the operations to run.
 type Operations = BTreeSet<u32>;
 
 struct Program {
@@ -37,7 +37,7 @@ impl Program {
         command
     }
 
-    /// What it prints, and the files that it leaves.
+    /// Returns its output and its files, as lines.
     fn lines(
         &self,
         dir: &Path,
@@ -55,7 +55,7 @@ impl Program {
         Ok(lines)
     }
 
-    /// A line for each difference with its place, if there is one.
+    /// Returns a line for each difference, with its position. None if there is no difference.
     fn differs(
         &self,
         dir: &Path,
@@ -67,7 +67,7 @@ impl Program {
         Ok(Difference::between(plain, other))
     }
 
-    /// Fewer operations that still differ, found within a minute.
+    /// Searches for fewer operations that still differ, within [`SHRINKING`].
     fn shrink(&self, dir: &Path, all: Operations, with: With) -> Operations {
         let deadline = Instant::now() + SHRINKING;
         let still = |fewer: &Operations| !matches!(self.differs(dir, fewer, with), Ok(None));
@@ -90,7 +90,7 @@ impl Program {
     }
 }
 
-/// As posix.c takes them: 1-3,7.
+/// Returns the argument of `c/posix.c`, such as `1-3,7`.
 fn in_ranges(operations: &Operations) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &number in operations {
@@ -123,7 +123,7 @@ fn files_in(dir: &Path) -> io::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Links that lead nowhere have none.
+/// False for a link without a target.
 fn marker_of(path: &Path) -> bool {
     matches!(dioxide_testkit::files::marker(path), Ok(Some(_)))
 }
@@ -180,7 +180,7 @@ fn every_call_answers_as_without_the_library(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// All that is needed to see it again.
+/// Returns the text that reproduces the failure.
 fn explain(
     program: &Program,
     dir: &TestDir,

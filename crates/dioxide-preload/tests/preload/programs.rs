@@ -1,6 +1,6 @@
-//! Programs that nobody here wrote, from Debian packages (`scripts/lab deps` installs them). Each
-//! checks its own data or is checked here; without the library, with it, and with every file taken
-//! when it is opened. docs/preload.md has the outcome.
+//! Programs from Debian packages, which `scripts/lab deps` installs. Each checks its own data, or
+//! the test checks it: without the library, with it, and with take-overs at open. The outcome is in
+//! docs/preload.md.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A program's name, what bash runs, and what `DIOXIDE_STATS` must then say with [`With::Preload`]
-/// and [`With::Eager`].
+/// A program: its name, a bash script, and parts of the summary with [`With::Preload`] and with
+/// [`With::Eager`].
 struct Program {
     name: &'static str,
     script: &'static str,
@@ -23,11 +23,11 @@ struct Program {
 
 const NOTHING: [&str; 2] = ["", ""];
 const TAKEN: [&str; 2] = [REQUESTS; 2];
-/// Said of a file that each thread opens for itself: the first open may find it open elsewhere, or
-/// take it and lose it again.
+/// The summary for a file that each thread opens for itself. The first open may find it open
+/// elsewhere, or take it over and hand it back.
 const OPEN_TWICE: &str =
     "not taken over: it is open elsewhere too|handed back to the kernel: it was opened again";
-/// Said where something was taken over.
+/// The summary after a take-over.
 const REQUESTS: &str = " write requests (";
 
 const PROGRAMS: [Program; 22] = [
@@ -191,7 +191,7 @@ assert open('f', 'rb').read() == b'x' * (8 * 200 * 4096)
     },
 ];
 
-/// A file that has a marker, also in directories below.
+/// Searches for a file with a marker, also in subdirectories.
 fn marked(dir: &Path) -> Result<Option<String>, Failed> {
     for entry in fs::read_dir(dir)? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
@@ -241,7 +241,7 @@ fn try_program(dir: &TestDir, program: &Program, with: With) -> TrialResult {
     }
 }
 
-/// Where growth is, of each kind, and where there is none.
+/// File systems with each kind of growth, and one without.
 fn on_some(fs: Fs) -> Applies {
     match fs {
         Fs::Ext4 | Fs::Xfs | Fs::BtrfsNocow | Fs::Tmpfs => Ok(()),
@@ -252,8 +252,7 @@ fn on_some(fs: Fs) -> Applies {
 pub fn trials() -> Vec<Trial> {
     let each = |program: &'static Program| {
         lab_trials_where(program.name, on_some, move |dir| {
-            // tmpfs tells the engine nothing that it could gain, so what is said is not of interest
-            // there.
+            // The engine gains nothing on tmpfs, so the test ignores the summary there.
             let program = match dir.fs() {
                 Fs::Tmpfs => &Program { says: NOTHING, ..*program },
                 _ => program,

@@ -1,4 +1,4 @@
-//! Programs, and how they are run: plainly, or with the preload library before libc.
+//! Builds and runs programs, without and with the preload library.
 
 use dioxide_testkit::trials::Failed;
 use std::fs::{self, File};
@@ -10,34 +10,34 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is said of a program that does not do what it must.
+/// Makes the failure of a trial.
 pub fn failed(what: impl Into<String>) -> Failed {
     Failed::from(what.into())
 }
 
-/// What was said of it.
+/// Returns the text of a failure.
 pub fn message(failed: &Failed) -> &str {
     failed.message().unwrap_or_default()
 }
 
-/// What stands before libc in a program.
+/// Whether and how a program uses the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum With {
-    /// Nothing: the control of every test.
+    /// Without it: the control of every test.
     Nothing,
-    /// The library, which takes a file when writes meet.
+    /// With a take-over when writes meet.
     Preload,
-    /// The library, which takes a file when it is opened.
+    /// With a take-over at open.
     Eager,
 }
 
 impl With {
-    /// Both ways of using the library.
+    /// With the library.
     pub const LIBRARY: [With; 2] = [With::Preload, With::Eager];
-    /// And without it.
+    /// With and without it.
     pub const ALL: [With; 3] = [With::Nothing, With::Preload, With::Eager];
 
-    /// The variables, as a shell takes them before a command.
+    /// Returns the variables as the prefix of a shell command.
     pub fn words(self) -> String {
         let library = || format!("LD_PRELOAD={}", library().display());
         match self {
@@ -47,7 +47,7 @@ impl With {
         }
     }
 
-    /// Sets them, and no others of ours.
+    /// Sets the variables, and removes all others of dioxide.
     pub fn set(self, command: &mut Command) {
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"DIOXIDE_") {
@@ -63,8 +63,7 @@ impl With {
         }
     }
 
-    /// The same, with the library as programs use it: how much stack a function takes is the
-    /// compiler's choice.
+    /// The same, with the release build. The stack of a function depends on the optimization.
     pub fn set_optimised(self, command: &mut Command) {
         self.set(command);
         if self != With::Nothing && std::env::var_os("DIOXIDE_PRELOAD_LIBRARY").is_none() {
@@ -74,8 +73,8 @@ impl With {
     }
 }
 
-/// The library, built if that is not done: cargo builds none of this kind for a test.
-/// `DIOXIDE_PRELOAD_LIBRARY` names another.
+/// Returns the library, and builds it if needed, because cargo builds no cdylib for a test.
+/// `DIOXIDE_PRELOAD_LIBRARY` selects another one.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| match std::env::var_os("DIOXIDE_PRELOAD_LIBRARY") {
@@ -93,23 +92,23 @@ fn build_library(profile: &str) -> io::Result<PathBuf> {
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()?;
     assert!(built.success(), "{built}");
-    // Beside the directory of the tests, or of the other profile.
+    // From target/PROFILE/deps, where the tests are.
     let dir = if profile == "dev" { "debug" } else { profile };
     let path =
         std::env::current_exe()?.with_file_name(format!("../../{dir}/libdioxide_preload.so"));
     path.canonicalize()
 }
 
-/// How a C program is compiled: by other names of the same calls.
+/// Compiler options, which select different names of the same calls.
 pub const COMPILED: [(&str, &[&str]); 3] = [
     ("plain", &[]),
     ("fortified", &["-O2", "-D_FORTIFY_SOURCE=2"]),
     ("64", &["-D_FILE_OFFSET_BITS=64"]),
 ];
 
-/// A program of `tests/c`, compiled in one of the ways of [`COMPILED`].
+/// Compiles a program of `tests/c` in one of the ways of [`COMPILED`].
 pub fn c_program(name: &str, (way, options): (&str, &[&str])) -> PathBuf {
-    // Each is compiled once, and none is run while a compiler has it open for writing.
+    // Compiles each once. No program runs while a compiler has it open for writing.
     static DONE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{way}"));
@@ -130,7 +129,7 @@ pub fn c_program(name: &str, (way, options): (&str, &[&str])) -> PathBuf {
     path
 }
 
-/// How a program ended, and what it printed.
+/// The end of a program, and its output.
 #[derive(Debug)]
 pub struct Finished {
     pub status: ExitStatus,
@@ -139,7 +138,7 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Whether it ended well, or all that it said.
+    /// Fails with its output, unless it succeeded.
     pub fn well(self) -> Result<Self, Failed> {
         if self.status.success() {
             return Ok(self);
@@ -153,7 +152,7 @@ impl Finished {
     }
 }
 
-/// The last of what may be much.
+/// Returns the end of a long text.
 fn last_lines(text: &str) -> String {
     let lines: Vec<_> = text.lines().collect();
     let mut last = lines[lines.len().saturating_sub(20)..].join("\n");
@@ -161,8 +160,8 @@ fn last_lines(text: &str) -> String {
     last
 }
 
-/// Runs a program until it ends, and ends it and its children when `limit` has passed. Children
-/// that it leaves behind are not waited for.
+/// Runs a program, and kills it and its children after `limit`. Does not wait for children that it
+/// leaves behind.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Finished, Failed> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command
@@ -178,7 +177,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Finished, Failed> {
             break status;
         }
         if Instant::now() > deadline {
-            // SAFETY: a group of its own, whose leader has not been waited for.
+            // SAFETY: before `wait`, the number is still that of the program and its group.
             unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
             let _ = child.wait();
             let (stdout, stderr) = (content(&mut stdout)?, content(&mut stderr)?);
@@ -197,7 +196,7 @@ fn content(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// How a program ended, in a line.
+/// Describes the end of a program in a line.
 pub fn ending(status: ExitStatus) -> String {
     match status.signal() {
         Some(signal) => format!("ended by signal {signal}"),
@@ -205,7 +204,7 @@ pub fn ending(status: ExitStatus) -> String {
     }
 }
 
-/// An empty directory in another.
+/// Makes an empty directory in another.
 pub fn empty(dir: &Path, name: &str) -> io::Result<PathBuf> {
     let path = dir.join(name);
     if path.exists() {

@@ -1,5 +1,5 @@
-//! Many threads on one file: what they acknowledged is there, whatever happens beside them and
-//! however the process ends, the length is exact, and nothing of ours is left.
+//! Many threads on one file, beside other events and with each end of the process. The file has
+//! every acknowledged write, its exact length and no marker.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What threads.c takes, and the signal that ends it.
+/// The arguments of `c/threads.c`, and the signal that ends it.
 const PLANS: [(&str, Option<i32>); 28] = [
     ("threads=64 blocks=4000 end=close", None),
     ("threads=64 blocks=2000", None),
@@ -40,7 +40,7 @@ const PLANS: [(&str, Option<i32>); 28] = [
     ("threads=16 blocks=4000 middle end=pthread_exit", None),
     ("threads=16 blocks=20000 middle end=exec", None),
     ("threads=16 blocks=20000 middle append end=exit", None),
-    // Left in order, though the process ends by the signal.
+    // The file is exact, though the process ends by the signal.
     ("threads=16 blocks=20000 middle end=term", Some(libc::SIGTERM)),
     ("threads=16 blocks=20000 middle end=kill", Some(libc::SIGKILL)),
 ];

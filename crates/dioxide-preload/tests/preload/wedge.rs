@@ -1,6 +1,5 @@
-//! A flush that fails, in the engine or in the kernel's own sync: nothing of the file system is
-//! acknowledged any more, by whatever call, also after the kernel got the file back, and in
-//! children; until it is mounted anew.
+//! A flush that fails, in the engine or in a sync of the kernel. Until a new mount, no call on the
+//! file system acknowledges data, also after a hand-back and in children.
 
 use super::rig::*;
 use dioxide_testkit::fuse_disk::FuseDisk;
@@ -11,8 +10,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What fails first, or how the file goes back to the kernel then. Of a watched file all flushes
-/// are the kernel's.
+/// The first failure, or the reason of a hand-back after it. The kernel performs all flushes of a
+/// watched file.
 const ON_A_FILE_SYSTEM: [&str; 11] = [
     "fdatasync",
     "fsync",
@@ -23,14 +22,14 @@ const ON_A_FILE_SYSTEM: [&str; 11] = [
     "mmap",
     "lock",
     "ioctl",
-    // The file that is never O_DIRECT has the number of one that was.
+    // A file without O_DIRECT has the descriptor number of a former file with it.
     "number_used_before",
     "number_used_before_fdatasync",
 ];
-/// `sync` and `syncfs` flush no device that has no file system.
+/// `sync` and `syncfs` do not flush a device without a file system.
 const ON_A_DEVICE: [&str; 5] = ["fdatasync", "fsync", "dsync", "lock", "ioctl"];
 
-/// Runs `c/wedge.c`. `told` is called with each line that says that the program waits.
+/// Runs `c/wedge.c`. Calls `told` with each line after which the program waits.
 fn run_wedge(
     how: &str,
     with: With,
@@ -79,7 +78,7 @@ fn after_a_failed_flush_every_sync_fails(how: &str, with: With) -> TrialResult {
     let (file, beside) = (volume.path().join("file"), volume.path().join("beside"));
     run_wedge(how, with, [&file, &beside], |line| match line {
         "ready" => fail_flush(volume.disk().expect("on a FUSE disk")),
-        // What was lost may be in any structure of the old one.
+        // The lost data may be in any structure of the old file system.
         _ => Ok(volume.renew()?),
     })
 }
@@ -90,7 +89,7 @@ fn after_a_failed_flush_every_sync_of_a_device_fails(how: &str, with: With) -> T
     run_wedge(how, with, [&device, &device], |_| fail_flush(&disk))
 }
 
-/// Each case is a trial of its own for each way of using the library.
+/// Makes a trial of each case, for each way to use the library.
 fn each_way<const N: usize>(
     name: &'static str,
     cases: [&'static str; N],

@@ -9,6 +9,7 @@ const STYLE: &str = include_str!("style.css");
 
 /// A whole page, by the name of the command and its subject.
 pub fn page(command: &str, about: &str, machine: &Machine, body: Markup) -> String {
+    let when = machine.date.replace('T', " ").replace('Z', " UTC");
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -24,7 +25,7 @@ pub fn page(command: &str, about: &str, machine: &Machine, body: Markup) -> Stri
                     header {
                         p.kind { "dioxide " (command) }
                         h1 { (about) }
-                        p.when { time datetime=(machine.date) { (machine.date.replace('T', " ").replace('Z', " UTC")) } }
+                        p.when { time datetime=(machine.date) { (when) } }
                     }
                     (body)
                     (conditions(machine))
@@ -71,14 +72,18 @@ pub fn table(grid: &Grid) -> Markup {
                 thead {
                     tr {
                         th scope="col" { (grid.header[first]) }
-                        @for column in &others { th scope="col" class=[class(*column)] { (grid.header[*column]) } }
+                        @for column in &others {
+                            th scope="col" class=[class(*column)] { (grid.header[*column]) }
+                        }
                     }
                 }
                 tbody {
                     @for cells in &grid.rows {
                         tr {
                             th scope="row" { (cells[first]) }
-                            @for column in &others { td class=[class(*column)] { (cells[*column]) } }
+                            @for column in &others {
+                                td class=[class(*column)] { (cells[*column]) }
+                            }
                         }
                     }
                 }

@@ -31,20 +31,23 @@ pub fn picture(panels: &[Panel<'_>]) -> String {
     let notes = notes(panels);
     let width = 2.0 * MARGIN + columns as f64 * across - GAP;
     let height = below + notes.len() as f64 * LINE + MARGIN;
+    let view_box = format!("0 0 {width:.0} {height:.0}");
     let picture = html! {
-        svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox=(format!("0 0 {width:.0} {height:.0}")) {
+        svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox=(view_box) {
             title { "Operations a second by operations in flight" }
             style { (PreEscaped(STYLE)) }
             rect class="paper" width="100%" height="100%" {}
             @for (nth, panel) in panels.iter().enumerate() {
-                @let (x, y) = (MARGIN + (nth % columns) as f64 * across, MARGIN + (nth / columns) as f64 * down);
+                @let x = MARGIN + (nth % columns) as f64 * across;
+                @let y = MARGIN + (nth / columns) as f64 * down;
                 g transform=(format!("translate({x:.0},{y:.0})")) {
                     text class="title" x="0" y="12" { (panel.title()) }
                     g transform=(format!("translate(0,{HEAD})")) { (panel.draw()) }
                 }
             }
             @for (nth, note) in notes.iter().enumerate() {
-                text class="tick" x=(MARGIN) y=(format!("{:.0}", below + (nth + 1) as f64 * LINE)) { (note) }
+                @let y = below + (nth + 1) as f64 * LINE;
+                text class="tick" x=(MARGIN) y=(format!("{y:.0}")) { (note) }
             }
         }
     };
@@ -60,7 +63,8 @@ fn notes(panels: &[Panel<'_>]) -> Vec<String> {
             machine.device.as_ref().map(|device| format!(", {device}")).unwrap_or_default();
         let day = date.split('T').next().unwrap_or_default();
         let note = format!(
-            "{day}: {cpus} CPUs, Linux {kernel_release}{device}, dioxide {dioxide_version}, {build} build."
+            "{day}: {cpus} CPUs, Linux {kernel_release}{device}, dioxide {dioxide_version}, \
+             {build} build."
         );
         if !notes.contains(&note) {
             notes.push(note);

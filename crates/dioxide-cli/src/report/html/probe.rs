@@ -26,12 +26,15 @@ pub fn page(document: &Document) -> String {
                 (page::list(&table::descriptions(&document.devices)))
             }
         }
-        @if let Some(flush) = &document.flush { (measured("A flush (fdatasync)", &table::of_flush(flush))) }
+        @if let Some(flush) = &document.flush {
+            (measured("A flush (fdatasync)", &table::of_flush(flush)))
+        }
         @if !document.costs.is_empty() {
             (measured("One write of 4 KiB by one thread", &table::of_costs(&document.costs)))
         }
         @if !document.concurrency.is_empty() {
-            (measured("Operations of 4 KiB by 1, 2 and 8 threads", &table::of_concurrency(&document.concurrency)))
+            @let grid = table::of_concurrency(&document.concurrency);
+            (measured("Operations of 4 KiB by 1, 2 and 8 threads", &grid))
         }
         @if !document.sync_methods.is_empty() { (sync_methods(&document.sync_methods)) }
     };
@@ -45,7 +48,13 @@ fn facts(facts: &Facts, topic: Topic) -> Markup {
 }
 
 fn measured(title: &str, grid: &Grid) -> Markup {
-    html! { section { h2 { (title) } p.conditions { "On this machine, at that time." } (page::table(grid)) } }
+    html! {
+        section {
+            h2 { (title) }
+            p.conditions { "On this machine, at that time." }
+            (page::table(grid))
+        }
+    }
 }
 
 /// Side by side, for one write and for two.

@@ -38,11 +38,12 @@ impl Bars {
             @for (nth, bar) in self.bars.iter().enumerate() {
                 @let top = nth as f64 * ROW;
                 @let (upper, middle) = (top + NAME + 5.0, top + NAME + 5.0 + BAR / 2.0);
+                @let end = length(bar.value);
                 g class=(bar.style.class()) {
                     (text("name", "start", (0.0, top + NAME), &bar.name))
                     (text("value", "end", (WIDTH, top + NAME), &bar.text))
                     path class="track" d=(format!("M0,{upper:.1}h{WIDTH}v{BAR}h-{WIDTH}z")) {}
-                    path class="bar" d=(format!("M0,{upper:.1}h{0:.1}v{BAR}h-{0:.1}z", length(bar.value))) {}
+                    path class="bar" d=(format!("M0,{upper:.1}h{end:.1}v{BAR}h-{end:.1}z")) {}
                     @if let Some((low, high)) = bar.range {
                         (line("range", (length(low), middle), (length(high), middle)))
                     }

@@ -157,7 +157,8 @@ impl Curves {
                     @if (height - y).abs() > TIE_MIN || x < field.right - NAME_DISTANCE {
                         (line("tie", (x + 6.0, y), (field.right + NAME_DISTANCE - 4.0, height)))
                     }
-                    (text("name", "start", (field.right + NAME_DISTANCE, height + 4.0), &series.name))
+                    @let beside = (field.right + NAME_DISTANCE, height + 4.0);
+                    (text("name", "start", beside, &series.name))
                 }
             }
         }

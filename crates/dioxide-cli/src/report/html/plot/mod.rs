@@ -48,10 +48,11 @@ impl Style {
 
 /// The common frame of plots: a heading, the picture, and a description for screen readers.
 fn figure(title: &str, description: &str, height: f64, content: Markup) -> Markup {
+    let view_box = format!("0 0 {WIDTH} {height:.0}");
     html! {
         figure {
             figcaption { (title) }
-            svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox=(format!("0 0 {WIDTH} {height:.0}")) {
+            svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox=(view_box) {
                 title { (title) }
                 desc { (description) }
                 (content)
@@ -67,7 +68,8 @@ fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Markup {
 
 /// `anchor` is `start`, `middle` or `end`.
 fn text(class: &str, anchor: &str, (x, y): (f64, f64), words: &str) -> Markup {
-    html! { text class=(class) text-anchor=(anchor) x=(format!("{x:.1}")) y=(format!("{y:.1}")) { (words) } }
+    let (x, y) = (format!("{x:.1}"), format!("{y:.1}"));
+    html! { text class=(class) text-anchor=(anchor) x=(x) y=(y) { (words) } }
 }
 
 /// The corners of a line, or of an outline.
