@@ -63,7 +63,7 @@ pub const WORKLOADS: &[Workload] = &[
     honest("positional", everywhere, write_with_holes),
     honest("zeroed", where_zeros_grow, append_over_zeros),
     honest("reopen", everywhere, open_append_close),
-    honest("set-len", everywhere, append_and_cut),
+    honest("set-len", everywhere, append_and_truncate),
     honest("recycle", where_both_grow, recycle),
     honest("queue", everywhere, append_by_queues),
     honest("queue-sync", everywhere, append_by_queues_then_sync),
@@ -354,7 +354,7 @@ fn open_append_close(player: &Player) {
 }
 
 /// Truncates the file every few records, at the end of one of them.
-fn append_and_cut(player: &Player) {
+fn append_and_truncate(player: &Player) {
     let file = player.open(Durability::EveryWrite, Growth::Unwritten);
     let mut random = player.random(0);
     let mut ends = vec![0];

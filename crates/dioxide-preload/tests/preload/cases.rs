@@ -41,7 +41,7 @@ const CASES: [&str; 43] = [
     "pieces_that_are_not_there",
     "a_write_in_a_destructor_of_thread_data",
     "lengths_that_libc_asks_for_itself",
-    "the_position_of_appends_after_a_cut",
+    "the_position_of_appends_after_a_truncate",
     "a_number_that_a_stream_closed",
     "close_beside_mmap",
     "a_closefrom_beside_a_take_over",

@@ -117,7 +117,7 @@ const HANDED_BACK: &str = "handed back to the kernel: ";
 const ELSEWHERE: &str = "it was opened elsewhere too";
 
 /// The program's line about a lease, after it has opened its file.
-fn told_of_a_lease(with: With) -> &'static str {
+fn note_lease_break(with: With) -> &'static str {
     if with == With::Eager { "leased\n" } else { "" }
 }
 
@@ -127,7 +127,7 @@ fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let finished = run(&mut neighbours(&dir, &["crash", "file"], with), LIMIT)?;
         assert_eq!(finished.status.signal(), Some(libc::SIGKILL), "{}", finished.stderr);
-        assert_eq!(finished.stdout, told_of_a_lease(with));
+        assert_eq!(finished.stdout, note_lease_break(with));
         dioxide::recover(dir.join("file"), dioxide::Recover::Truncate)?;
         run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
         is_exact(&dir.join("file"))?;
@@ -334,7 +334,7 @@ fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResu
         let told = dir.join("told");
         let mut command = neighbours(&dir, &["stopped", "file"], with);
         let ours = Stopped::begin(command.stdout(File::create(&told)?))?;
-        assert_eq!(fs::read_to_string(&told)?, told_of_a_lease(with));
+        assert_eq!(fs::read_to_string(&told)?, note_lease_break(with));
         run(&mut neighbours(&dir, &["theirs-late", "file", "8"], With::Nothing), LIMIT)?.well()?;
         let ended = ours.go_on()?;
         assert!(ended.success(), "{with:?}: {ended}");
