@@ -1,12 +1,12 @@
-//! Which blocks of a group are free, and which a file gets. Values only.
+//! The free blocks of a group, and the choice of blocks for a file. Values only.
 //!
-//! A file should be one piece: what it asks for at once is looked for as one run, from the block
-//! behind its last one on, in that group and then in all others; and only where there is none, as
-//! runs of a quarter of that, and so on.
+//! A file should be contiguous. The allocator first searches one run for all wanted blocks. It
+//! starts behind the last block of the file, in that group, and continues in all others. Without
+//! such a run, it searches runs of a quarter of that length, and so on.
 
 use std::ops::Range;
 
-/// The bitmap of a group: the bits of its blocks, set for those in use, and set beyond the last.
+/// The block bitmap of a group. Bits of used blocks are set, and bits beyond the last block.
 pub struct Bitmap<'a> {
     pub bits: &'a mut [u8],
     pub blocks: usize,
@@ -17,7 +17,7 @@ impl Bitmap<'_> {
         self.bits[block / 8] >> (block % 8) & 1 == 1
     }
 
-    /// Whether all of the blocks are in use; or whether all are free.
+    /// Returns whether all blocks are used (`used`), or all are free (not `used`).
     pub fn are_all(&self, blocks: Range<usize>, used: bool) -> bool {
         blocks.into_iter().all(|block| self.is_used(block) == used)
     }
@@ -32,15 +32,14 @@ impl Bitmap<'_> {
         }
     }
 
-    /// How many blocks are free.
+    /// Returns the number of free blocks.
     pub fn free(&self) -> usize {
         let whole = self.blocks / 8;
         let counted: u32 = self.bits[..whole].iter().map(|byte| byte.count_zeros()).sum();
         counted as usize + (whole * 8..self.blocks).filter(|block| !self.is_used(*block)).count()
     }
 
-    /// The first free run within `within` that has at least `least` blocks, and of that no more
-    /// than `most`.
+    /// Returns the first free run in `within` of at least `least` blocks, shortened to `most`.
     pub fn find(&self, within: Range<usize>, least: usize, most: usize) -> Option<Range<usize>> {
         let mut start = within.start;
         while start < within.end {
@@ -63,13 +62,13 @@ impl Bitmap<'_> {
     }
 }
 
-/// The shortest runs that are of use, one after the other: what is asked for, then less and less.
+/// Returns the minimum lengths of runs to search: `wanted`, then a quarter of the last, down to 1.
 pub fn lengths(wanted: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(wanted), |length| (*length > 1).then(|| (length / 4).max(1)))
 }
 
-/// The groups in which to look, each with the part of it, from `goal` on and around: its group from
-/// there, all others, and its group up to there.
+/// Returns the groups to search, each with the part to search. The first is the goal's group from
+/// `goal` on, then come all others, and last the goal's group up to `goal`.
 pub fn order(
     goal: u64,
     goal_group: u64,
@@ -113,20 +112,28 @@ mod tests {
     proptest! {
         #[test]
         fn the_first_run_that_is_long_enough_is_found(
-            mut bits in proptest::collection::vec(prop_oneof![Just(0u8), Just(255u8), any::<u8>()], 6),
+            mut bits in proptest::collection::vec(
+                prop_oneof![Just(0u8), Just(255u8), any::<u8>()],
+                6,
+            ),
             blocks in 1usize..=48, start in 0usize..48, least in 1usize..20, more in 0usize..20
         ) {
             let start = start.min(blocks);
             let model: Vec<bool> = (0..blocks).map(|n| bits[n / 8] >> (n % 8) & 1 == 1).collect();
             let map = Bitmap { bits: &mut bits, blocks };
             prop_assert_eq!(map.free(), model.iter().filter(|used| !**used).count());
-            let fits = |at: usize| at + least <= blocks && model[at..at + least].iter().all(|used| !used);
+            let fits =
+                |at: usize| at + least <= blocks && model[at..at + least].iter().all(|used| !used);
             let begins = |at: usize| at == start || model[at - 1];
             let first = (start..blocks).find(|&at| begins(at) && fits(at));
             let found = map.find(start..blocks, least, least + more);
             prop_assert_eq!(found.as_ref().map(|run| run.start), first);
             if let Some(run) = found {
-                prop_assert!(map.are_all(run.clone(), false) && run.len() >= least && run.len() <= least + more);
+                prop_assert!(
+                    map.are_all(run.clone(), false)
+                        && run.len() >= least
+                        && run.len() <= least + more
+                );
                 let ends = run.len() == least + more || run.end == blocks || model[run.end];
                 prop_assert!(ends, "it could be longer");
             }

@@ -1,4 +1,4 @@
-//! Numbers of a volume, which are little-endian.
+//! Little-endian numbers in the bytes of a volume.
 
 pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])

@@ -1,13 +1,13 @@
-//! The entries of a directory. Values only. The blocks of an index (dir_index) look like blocks
-//! without entries, so an indexed directory is read as any other.
+//! Search in the entries of a directory. Values only. Index blocks (dir_index) look like blocks
+//! without entries, so an indexed directory needs no other search.
 
 use crate::bytes::{u16_at, u32_at};
 
-/// The shortest entry, in bytes: inode, lengths, kind.
+/// Length of the shortest entry, in bytes: inode, lengths, file type.
 const ENTRY_BYTES_MIN: usize = 8;
 
-/// Looks for a name in one block of a directory. Returns the inode of it; or in words, what is
-/// wrong with the block. `has_kinds`: the feature `filetype`.
+/// Searches a name in one block of a directory, and returns its inode. Fails with a description of
+/// the block's fault. `has_kinds`: the volume has the feature `filetype`.
 pub fn find(block: &[u8], name: &[u8], has_kinds: bool) -> Result<Option<u32>, &'static str> {
     let mut at = 0;
     while at < block.len() {

@@ -1,14 +1,13 @@
-//! Which features of a volume are those of ext2 and ext3, and what the others are called. Values
-//! only.
+//! The features of ext2 and ext3, and the names of all others. Values only.
 
-/// The three words of a superblock.
+/// The three feature words of a superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// May be ignored by who does not know them.
+    /// Features that a program may ignore.
     pub compat: u32,
-    /// Must be known.
+    /// Features that a program must know.
     pub incompat: u32,
-    /// Must be known to write.
+    /// Features that a program must know to write.
     pub ro_compat: u32,
 }
 
@@ -22,12 +21,12 @@ pub const LARGE_FILE: u32 = 0x2;
 /// dir_prealloc, imagic_inodes, has_journal, ext_attr, resize_inode, dir_index.
 const COMPAT_KNOWN: u32 = 0x3F;
 const INCOMPAT_KNOWN: u32 = FILETYPE;
-/// And btree_dir, which was never used.
+/// Includes btree_dir (0x4), which was never used.
 const RO_COMPAT_KNOWN: u32 = SPARSE_SUPER | LARGE_FILE | 0x4;
 
 type Names = &'static [(u32, &'static str)];
 
-// As `dumpe2fs` calls them.
+// The names that `dumpe2fs` prints.
 const COMPAT: Names = &[
     (0x40, "lazy_bg"),
     (0x80, "snapshot_bitmap"),
@@ -71,7 +70,7 @@ const RO_COMPAT: Names = &[
 ];
 
 impl Features {
-    /// Why a volume with these is not for us, if so.
+    /// Fails with the reason if a volume with these features is not supported.
     pub fn refusal(&self) -> Result<(), String> {
         let words = [
             (self.compat & !COMPAT_KNOWN, COMPAT, "compatible"),

@@ -1,4 +1,4 @@
-//! A file of a volume, as dioxide uses it: bytes become blocks.
+//! The [`VolumeFile`] of dioxide over a [`Node`]: converts bytes to blocks.
 
 use crate::node::Node;
 use dioxide::image::{Segment, VolumeFile};

@@ -1,6 +1,6 @@
-//! What stands on a volume of ext2 or ext3: superblock, group descriptors and inodes. Values only:
-//! whatever bytes come in, every number that goes out is within the bounds of the volume, or there
-//! is an error that says what is wrong.
+//! The on-disk structures of ext2 and ext3: superblock, group descriptors and inodes. Values only.
+//! Parsing fails with the reason if a number is beyond the bounds of the volume. The volume checks
+//! the pointers of inodes.
 
 use crate::bytes::{set_u16, set_u32, u16_at, u32_at};
 use crate::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
@@ -8,7 +8,7 @@ use crate::indirect::ROOTS;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Where the superblock stands on the volume, and how long it is, in bytes.
+/// The offset of the superblock on the volume, in bytes.
 pub const SUPERBLOCK_AT: u64 = 1024;
 pub const SUPERBLOCK_BYTES: usize = 1024;
 pub const DESCRIPTOR_BYTES: u64 = 32;
@@ -17,24 +17,24 @@ pub const ROOT_INODE: u32 = 2;
 const MAGIC: u16 = 0xEF53;
 const BLOCK_LOG_MAX: u32 = 6;
 const INODE_BYTES_MIN: u64 = 128;
-/// The number of free ones is one of 16 bits, and the number of all a multiple of 8.
+/// A descriptor counts free blocks in 16 bits, and a group has a multiple of 8 blocks.
 const GROUP_BLOCKS_MAX: u64 = (1 << 16) - 8;
 const STATE_VALID: u16 = 1;
 const STATE_ERRORS: u16 = 2;
 const OS_HURD: u32 = 1;
 
-// The superblock's fields that change.
+// Offsets of the superblock's fields that change, in bytes.
 const FREE_BLOCKS: usize = 12;
 const WRITTEN_TIME: usize = 48;
 const STATE: usize = 58;
 const RO_COMPAT: usize = 100;
 
-/// Why a volume cannot be used.
+/// The reason to refuse a volume or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It may be in order, but is not for us.
+    /// It may be valid, but this crate does not support it.
     Unsupported(String),
-    /// It contradicts itself.
+    /// It is inconsistent.
     Corrupt(String),
 }
 
@@ -46,7 +46,7 @@ fn unsupported<T>(why: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Unsupported(why.into()))
 }
 
-/// What of the superblock never changes.
+/// The fields of the superblock that never change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     pub block_bytes: u64,
@@ -57,7 +57,7 @@ pub struct Geometry {
     pub inodes_per_group: u32,
     pub inode_bytes: u64,
     first_inode: u32,
-    /// The inode of the journal, if the volume has one inside.
+    /// The inode of an internal journal.
     pub journal: Option<u32>,
     pub reserved_blocks: u64,
     pub reserved_for: u16,
@@ -67,7 +67,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Reads a superblock, of a volume of so many bytes.
+    /// Parses the superblock of a volume of `volume_bytes`.
     pub fn parse(bytes: &[u8], volume_bytes: u64) -> Result<Self, Refusal> {
         let word = |at| u32_at(bytes, at);
         if u16_at(bytes, 56) != MAGIC {
@@ -166,35 +166,35 @@ impl Geometry {
         (self.blocks - self.first_data_block).div_ceil(self.blocks_per_group)
     }
 
-    /// The blocks of a group.
+    /// Returns the blocks of a group.
     pub fn group(&self, group: u64) -> Range<u64> {
         let start = self.first_data_block + group * self.blocks_per_group;
         start..(start + self.blocks_per_group).min(self.blocks)
     }
 
-    /// The group of a block that is on the volume.
+    /// Returns the group of a block, which is on the volume.
     pub fn group_of(&self, block: u64) -> u64 {
         (block - self.first_data_block) / self.blocks_per_group
     }
 
-    /// Pointers in a block.
+    /// Returns the number of pointers in a block.
     pub fn fanout(&self) -> u64 {
         self.block_bytes / 4
     }
 
-    /// Where the superblock stands: the block, and the offset in it.
+    /// Returns the block of the superblock, and the offset in it, in bytes.
     pub fn superblock(&self) -> (u64, usize) {
         (SUPERBLOCK_AT / self.block_bytes, (SUPERBLOCK_AT % self.block_bytes) as usize)
     }
 
-    /// Where the descriptor of a group stands: the block, and the offset in it.
+    /// Returns the block of a group descriptor, and the offset in it, in bytes.
     pub fn descriptor(&self, group: u64) -> (u64, usize) {
         let at = group * DESCRIPTOR_BYTES;
         (self.first_data_block + 1 + at / self.block_bytes, (at % self.block_bytes) as usize)
     }
 
-    /// The blocks at the beginning of a group that have a copy of the superblock and of the
-    /// descriptors.
+    /// Returns the first blocks of a group, which hold copies of the superblock and of the
+    /// descriptors. May be empty.
     pub fn copies(&self, group: u64) -> Range<u64> {
         let start = self.group(group).start;
         let descriptors = (self.groups() * DESCRIPTOR_BYTES).div_ceil(self.block_bytes);
@@ -217,12 +217,12 @@ impl Geometry {
         !sparse || group <= 1 || [3, 5, 7].into_iter().any(is_power_of)
     }
 
-    /// How many blocks the inode table of a group has.
+    /// Returns the number of blocks in the inode table of a group.
     pub fn inode_table_blocks(&self) -> u64 {
         (u64::from(self.inodes_per_group) * self.inode_bytes).div_ceil(self.block_bytes)
     }
 
-    /// The group of an inode, and the offset of it in the inode table there, in bytes.
+    /// Returns the group of an inode, and its offset in the inode table of the group, in bytes.
     pub fn inode(&self, number: u32) -> Result<(u64, u64), Refusal> {
         if !(1..=self.inodes).contains(&number) {
             return corrupt(format!("inode {number} of {}", self.inodes));
@@ -232,14 +232,14 @@ impl Geometry {
         Ok((group.into(), u64::from(index % self.inodes_per_group) * self.inode_bytes))
     }
 
-    /// Whether a directory may have a name for the inode: those below the first are the volume's
-    /// own, but for the root.
+    /// Returns whether a directory may name the inode. Inodes below the first one are reserved,
+    /// except the root.
     pub fn may_have_names(&self, number: u32) -> bool {
         number >= self.first_inode || number == ROOT_INODE
     }
 
-    /// The largest size of a file, as the kernel has it: what pointers can reach, and its sectors
-    /// with those of its tables are a number of 32 bits.
+    /// Returns the largest size of a file, in bytes, as in the kernel. Pointers must reach all
+    /// blocks, and the inode counts sectors of data and tables in 32 bits.
     pub fn file_bytes_max(&self) -> u64 {
         let fanout = self.fanout();
         let tables = 3 + 2 * fanout + fanout * fanout;
@@ -247,13 +247,13 @@ impl Geometry {
         crate::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
     }
 
-    /// Sectors are of 512 bytes, as inodes count.
+    /// Returns the number of sectors in a block. Inodes count sectors of 512 bytes.
     pub fn sectors_per_block(&self) -> u64 {
         self.block_bytes / 512
     }
 }
 
-/// The fields of the superblock that change, in its bytes.
+/// The bytes of the superblock, with access to the fields that change.
 pub struct Superblock<'a>(pub &'a mut [u8]);
 
 impl Superblock<'_> {
@@ -265,7 +265,7 @@ impl Superblock<'_> {
         set_u32(self.0, FREE_BLOCKS, blocks as u32);
     }
 
-    /// Whether the volume was put away properly, and has no known error: or what to do.
+    /// Fails with advice unless the volume is clean and has no known error.
     pub fn check_state(&self) -> Result<(), Refusal> {
         let state = u16_at(self.0, STATE);
         let advice = "run `e2fsck -p` on it";
@@ -283,7 +283,7 @@ impl Superblock<'_> {
         }
     }
 
-    /// Says whether it is in use, or was put away properly; and when that was written.
+    /// Marks the volume as clean or in use, with the time of the write.
     pub fn mark(&mut self, clean: bool, now: Duration) {
         let state = u16_at(self.0, STATE) & !STATE_VALID;
         set_u16(self.0, STATE, if clean { state | STATE_VALID } else { state });
@@ -300,7 +300,7 @@ impl Superblock<'_> {
     }
 }
 
-/// A group.
+/// A group descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     pub block_bitmap: u64,
@@ -313,7 +313,7 @@ pub struct Descriptor {
 const DESCRIPTOR_FREE_BLOCKS: usize = 12;
 
 impl Descriptor {
-    /// Reads the descriptor of a group.
+    /// Parses the descriptor of a group.
     pub fn parse(bytes: &[u8], group: u64, geometry: &Geometry) -> Result<Self, Refusal> {
         let all = geometry.group(group);
         let start = u64::from(u32_at(bytes, 8));
@@ -338,7 +338,7 @@ impl Descriptor {
         Ok(descriptor)
     }
 
-    /// What of the group no file has.
+    /// Returns the metadata blocks of the group, which no file may own.
     pub fn own(&self) -> [Range<u64>; 4] {
         let one = |block: u64| block..block + 1;
         [
@@ -349,19 +349,19 @@ impl Descriptor {
         ]
     }
 
-    /// Sets the number of free blocks, in the bytes of a descriptor.
+    /// Sets the number of free blocks in the bytes of a descriptor.
     pub fn set_free_blocks(bytes: &mut [u8], blocks: u64) {
         set_u16(bytes, DESCRIPTOR_FREE_BLOCKS, blocks as u16);
     }
 }
 
-/// What an inode is.
+/// The file type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Regular,
     Directory,
     Link,
-    /// In words.
+    /// Another type, in words.
     Other(&'static str),
 }
 
@@ -370,10 +370,10 @@ pub enum Kind {
 pub struct Inode {
     pub kind: Kind,
     pub size: u64,
-    /// Of 512 bytes, those of tables and of extended attributes included.
+    /// Sectors of 512 bytes, including tables and extended attributes.
     pub sectors: u32,
     pub flags: u32,
-    /// Of a link that is short, its target instead.
+    /// A short symbolic link has its target here.
     pub pointers: [u32; ROOTS],
     /// The block of extended attributes, or 0.
     pub attributes: u32,
@@ -394,8 +394,7 @@ const MODIFIED_EXTRA: usize = 136;
 const IMMUTABLE: u32 = 0x10;
 const APPEND_ONLY: u32 = 0x20;
 const JOURNALED: u32 = 0x4000;
-/// Of ext4, and of what ext2 never got: the data is not where pointers say, or not what is read
-/// there.
+/// Flags of ext4, and of features that ext2 never got. The pointers do not lead to plain data.
 const FOREIGN: &[(u32, &str)] = &[
     (0x200, "compressed"),
     (0x800, "encrypted"),
@@ -406,7 +405,7 @@ const FOREIGN: &[(u32, &str)] = &[
 ];
 
 impl Inode {
-    /// Reads an inode. `number` is for errors.
+    /// Parses an inode. `number` is for errors.
     pub fn parse(bytes: &[u8], number: u32, geometry: &Geometry) -> Result<Self, Refusal> {
         let word = |at| u32_at(bytes, at);
         let kind = match u16_at(bytes, 0) & 0xF000 {
@@ -446,7 +445,7 @@ impl Inode {
         Ok(inode)
     }
 
-    /// What keeps it from being read as plain blocks, and, if `write`, from being written.
+    /// Fails if the file is not readable as plain blocks; with `write`, also if not writable.
     pub fn refusal(&self, write: bool) -> Result<(), Refusal> {
         if let Some((_, name)) = FOREIGN.iter().find(|(flag, _)| self.flags & flag != 0) {
             return unsupported(format!("the file is {name}"));
@@ -462,7 +461,7 @@ impl Inode {
         }
     }
 
-    /// The target of a link that is kept in the inode itself, if it is.
+    /// Returns the target of a symbolic link if the inode itself holds it.
     pub fn short_target(&self, geometry: &Geometry) -> Option<Vec<u8>> {
         let attributes = if self.attributes == 0 { 0 } else { geometry.sectors_per_block() };
         let short = self.kind == Kind::Link && u64::from(self.sectors) == attributes;
@@ -471,8 +470,7 @@ impl Inode {
         size.filter(|_| short).map(|size| bytes[..size].to_vec())
     }
 
-    /// Writes size, sectors and pointers into the bytes of the inode; and when, as the time of both
-    /// the last change and the last modification.
+    /// Stores size, sectors and pointers in the bytes of the inode, and `now` as ctime and mtime.
     pub fn store(&self, bytes: &mut [u8], now: Duration) {
         set_u32(bytes, SIZE, self.size as u32);
         if self.size >> 32 != 0 || u32_at(bytes, SIZE_HIGH) != 0 {
@@ -485,7 +483,7 @@ impl Inode {
         for at in [CHANGED_TIME, MODIFIED_TIME] {
             set_u32(bytes, at, now.as_secs() as u32);
         }
-        // Nanoseconds, and the bits of the seconds beyond 32, where the inode has room for them.
+        // Nanoseconds, and the bits of the seconds beyond 32, if the inode has the extra fields.
         let extra = now.subsec_nanos() << 2 | ((now.as_secs() + (1 << 31)) >> 32) as u32 & 3;
         for at in [CHANGED_EXTRA, MODIFIED_EXTRA] {
             if bytes.len() > EXTRA_BYTES
@@ -504,7 +502,7 @@ mod tests {
 
     const IMAGE_BYTES: u64 = 32 << 20;
 
-    /// A superblock of `blocks` blocks of 1 KiB, in groups of 8192.
+    /// Makes the superblock of a volume of `blocks` blocks of 1 KiB, in groups of 8192.
     fn superblock(blocks: u32) -> Vec<u8> {
         let mut bytes = vec![0; SUPERBLOCK_BYTES];
         let groups = (blocks - 1).div_ceil(8192);
@@ -610,7 +608,9 @@ mod tests {
             }
             if let Ok(geometry) = Geometry::parse(&bytes, IMAGE_BYTES) {
                 prop_assert!(geometry.group(geometry.groups() - 1).end == geometry.blocks);
-                if let Ok((group, at)) = geometry.inode(number % geometry.inodes.saturating_add(2)) {
+                if let Ok((group, at)) =
+                    geometry.inode(number % geometry.inodes.saturating_add(2))
+                {
                     prop_assert!(group < geometry.groups());
                     prop_assert!(at / geometry.block_bytes < geometry.inode_table_blocks());
                 }

@@ -12,37 +12,36 @@
 //!
 //! `format`, `features`, `directory`, `allocation`, `blocks` and `indirect` are values: the
 //! structures of a volume, and their changes. A `volume::Volume` is an open image or device, a
-//! `node::Node` an open file of it, and `file::ExtFile` what the engine of dioxide sees of the
-//! file.
+//! `node::Node` an open file of it, and `file::ExtFile` the interface of the file to dioxide's
+//! engine.
 //!
 //! # The life of a write
 //!
 //! A durable `data.write_at(&bytes, offset)` goes past the end of a file inside an image.
 //!
-//! 1. To the core the file does not grow ahead. One extending write goes out at a time. If it
-//!    fails, the engine takes the size back. The engine of the file works over `file::ExtFile`.
-//! 2. `node::Node` asks the map (`indirect`) for the blocks. The map returns runs,
-//!    or the table (indirect block) that it lacks. The node reads this table, has the volume check
-//!    its pointers (`Volume::check`), and asks again. Adjacent blocks are one run and one
-//!    request.
-//! 3. Holes need blocks, all or none. The map counts the missing tables. The volume takes tables
-//!    and data blocks at once, near the last block of the file, in one piece if there is one. The
-//!    first blocks become tables, so that the data stays in one piece.
-//! 4. The data is written while no pointer leads to it. Only then map, size and sectors change, in
-//!    memory. So no read returns the former content of a block. After a failed write there are only
-//!    blocks to give back.
+//! 1. The engine of the file works over `file::ExtFile`, without growth. It submits one extending
+//!    write at a time. If the write fails, the engine restores the size.
+//! 2. `node::Node` looks up the blocks in the map (`indirect`). The map returns runs, or the table
+//!    (indirect block) that it lacks. The node reads this table, has the volume check its pointers
+//!    (`Volume::check`), and retries. Adjacent blocks are one run and one request.
+//! 3. Holes need blocks, all or none. The map counts the missing tables. The volume allocates
+//!    tables and data blocks at once, near the last block of the file, contiguous if possible. The
+//!    first blocks become tables, so that the data stays contiguous.
+//! 4. The node writes the data while no pointer refers to it. Afterwards it changes map, size and
+//!    sectors, in memory. So no read returns the former content of a block. A failed write only
+//!    has to free its blocks.
 //! 5. The write is durable, so the node passes its changes to `Volume::sync`. It writes them in
-//!    two steps with a flush after each: bitmaps and new tables, then the inode and tables that
-//!    lead to them.
+//!    two steps with a flush after each: bitmaps and new tables, then the inode and the tables that
+//!    refer to them.
 //!
 //! Reads and overwrites end after step 2. They read the map under its lock, and transfer without
-//! it. Syncs of a volume run one after the other: the newest state of a bitmap must be written
-//! last. The first file open for writing marks the volume as in use, and the last removes the mark
-//! (dioxide calls `mark_in_use` and `put_away`).
+//! it. Syncs of a volume are serialized: the newest state of a bitmap must be written last. The
+//! first file open for writing marks the volume as in use, and the last removes the mark (dioxide
+//! calls `mark_in_use` and `put_away`).
 //!
-//! All data of the volume is checked where it is parsed. The map keeps a set of blocks
-//! (`blocks`), which finds a block that is named twice. So an indirect block that
-//! leads to itself is an error, and no loop.
+//! The parser of each structure checks all its data. The map keeps a set of blocks (`blocks`),
+//! which detects a block that is named twice. So an indirect block that refers to itself is an
+//! error, and no loop.
 
 #![deny(unsafe_code)]
 
@@ -65,31 +64,31 @@ use volume::Volume;
 
 const OPEN_VOLUME: OpenVolume = |image, write| Ok(Volume::open(image, write)?);
 
-/// Opens files inside of volumes, by the options of dioxide.
+/// Opens files inside volumes, with the options of dioxide.
 pub trait OpenInImage {
     /// Opens the regular file `path` inside an unmounted ext2 or ext3 volume, which is an image
     /// file or a block device. `path` begins at the root of the volume, with or without a slash.
-    /// Symbolic links are resolved within the volume. The caller needs rights on the volume only;
-    /// those of the file are ignored.
+    /// Symbolic links are resolved within the volume. The caller needs permissions for the volume
+    /// only; those of the file are ignored.
     ///
     /// The file supports the calls of any [`File`]: `append`, `write_at`, `read_at`, `set_len`,
     /// `sync_data`. After close its size is exact to the byte for every program that mounts the
     /// volume, and `e2fsck` finds no fault. It does not grow ahead ([`File::growth`] is
-    /// [`Growth::None`](dioxide::Growth::None)): writes allocate their blocks. Blocks that the volume reserves for root
-    /// are used only if this process is root's. Offsets and lengths of [`write_at`](File::write_at)
-    /// are multiples of the volume's block size.
+    /// [`Growth::None`](dioxide::Growth::None)): writes allocate their blocks. Only root and the
+    /// user that the superblock names get reserved blocks. Offsets and lengths of
+    /// [`write_at`](File::write_at) are multiples of the volume's block size.
     ///
-    /// One process may have several files of a volume open. While it has one open for writing, the
-    /// volume is refused to other processes. While it only reads, other processes may read, but not
-    /// write. A mounted volume is refused, and so is the image behind a loop device. The library
-    /// cannot prevent a later mount of an image.
+    /// One process may have several files of a volume open. While one is open for writing, the call
+    /// fails in other processes. While all are read-only, other processes may read, but not write.
+    /// The call refuses a mounted volume, and the image behind a loop device. The library cannot
+    /// prevent a later mount of an image.
     ///
     /// # After a crash
     ///
     /// Before the first write, the volume is durably marked as not cleanly unmounted. The close of
     /// the last file marks it clean. After a crash, `open_in_image` refuses the volume until
     /// `e2fsck -p` has checked it. Durable data survives the check: no inode ever refers to a block
-    /// that is not stable.
+    /// that is not durable.
     ///
     /// # Errors
     ///
@@ -102,7 +101,7 @@ pub trait OpenInImage {
     /// - [`Unsupported`](dioxide::ErrorKind::Unsupported): the path names no regular file; or
     ///   [`create`](OpenOptions::create) is set. To create a file, mount the volume, or use
     ///   `debugfs -w -R 'write …'`.
-    /// - [`Corrupt`](dioxide::ErrorKind::Corrupt): the volume contradicts itself; `e2fsck` may help.
+    /// - [`Corrupt`](dioxide::ErrorKind::Corrupt): the volume is inconsistent; `e2fsck` may help.
     fn open_in_image(&self, volume: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<File>;
 }
 
@@ -112,7 +111,7 @@ impl OpenInImage for OpenOptions {
     }
 }
 
-/// Opens files inside of volumes whose image is a file of a simulated disk.
+/// Opens files inside volumes whose image is a file of a simulated disk.
 #[cfg(feature = "sim")]
 pub trait OpenInSimulatedImage {
     /// As [`OpenInImage::open_in_image`].

@@ -1,4 +1,4 @@
-//! Finding a file by its path, from the root of the volume. Symbolic links are followed within it.
+//! Path lookup from the root of the volume. Symbolic links are resolved within the volume.
 
 use crate::directory;
 use crate::features::FILETYPE;
@@ -9,10 +9,10 @@ use dioxide::Buffer;
 use std::io;
 use std::sync::Arc;
 
-/// As the kernel has it.
+/// The limit of symbolic links in a lookup, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// The inode of `path`.
+/// Returns the inode of `path`.
 pub(super) fn find(volume: &Arc<Volume>, path: &[u8]) -> io::Result<u32> {
     let mut names: Vec<Vec<u8>> = names(path);
     let mut directory = ROOT_INODE;
@@ -38,7 +38,7 @@ pub(super) fn find(volume: &Arc<Volume>, path: &[u8]) -> io::Result<u32> {
     Ok(found)
 }
 
-/// The names of a path, the first one last.
+/// Returns the names of a path in reverse order.
 fn names(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
     names.rev().map(<[u8]>::to_vec).collect()
@@ -85,7 +85,7 @@ fn target(node: &Node) -> io::Result<Vec<u8>> {
     Ok(bytes[..inode.size as usize].to_vec())
 }
 
-/// The inode, unless it is of ext4 in a way that is not understood.
+/// Returns the inode. Fails if the file is not readable as plain blocks.
 fn usable(node: &Node) -> io::Result<Inode> {
     let inode = node.inode();
     inode.refusal(false)?;

@@ -1,9 +1,8 @@
-//! An open file of a volume: its inode, and where its blocks lie. Shared by all handles and threads
-//! of the file.
+//! An open file of a volume: its inode and its map. Shared by all handles and threads of the file.
 //!
-//! Reads and overwrites ask where blocks lie, and go out beside each other. Whoever fills holes,
-//! extends or cuts the file is alone in that (`filling`): a block is part of the file only when it
-//! is written whole, so nobody ever reads what it held before.
+//! Reads and overwrites look up their blocks, and run concurrently. `filling` serializes operations
+//! that fill holes, extend or truncate the file. A block becomes part of the file only after it is
+//! written whole, so no read returns its former content.
 
 use crate::blocks::{Blocks, ranges};
 use crate::format::{Inode, Kind};
@@ -19,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 /// A size beyond this needs the feature `large_file`.
 const SMALL_FILE_BYTES_MAX: u64 = i32::MAX as u64;
 
-/// See the module.
+/// An open file of a volume.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub volume: Arc<Volume>,
@@ -27,20 +26,20 @@ pub(crate) struct Node {
     state: Mutex<State>,
     filling: Mutex<()>,
     syncing: Mutex<()>,
-    /// Reads in flight. A read-only handle may still look where blocks lay before a cut.
+    /// Reads in flight. A read-only handle may still read blocks from before a truncate.
     reading: DrainGate,
 }
 
-/// How far the inode on disk is behind.
+/// The changes that the inode on disk lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Behind {
     Nothing,
-    /// Only the times.
+    /// Only timestamps.
     Times,
-    /// Whatever it takes to find the data.
+    /// Metadata that leads to the data: size, sectors or pointers.
     Data,
-    /// The same, and the file has blocks to which nothing on disk leads yet: their data must be
-    /// stable before.
+    /// The same, with blocks to which nothing on disk refers yet. Their data must be durable
+    /// first.
     Blocks,
 }
 
@@ -49,7 +48,7 @@ struct State {
     inode: Inode,
     map: Map,
     behind: Behind,
-    /// Given up by the file, and not yet free.
+    /// Removed from the file, and still marked as used.
     freed: Vec<Range<u64>>,
 }
 
@@ -76,7 +75,7 @@ impl Node {
         })
     }
 
-    /// The inode. Its pointers are those that it had when it was opened.
+    /// Returns the inode. Its pointers are those of the open or of the last sync.
     pub fn inode(&self) -> Inode {
         self.state.lock().inode.clone()
     }
@@ -85,19 +84,19 @@ impl Node {
         self.state.lock().inode.size
     }
 
-    /// All blocks of the file, tables too.
+    /// Returns all blocks of the file, including tables.
     pub fn owned(&self) -> io::Result<Blocks> {
         let mut state = self.state.lock();
         state.learn_from(self, 0)?;
         Ok(state.map.owned().clone())
     }
 
-    /// How the blocks `range` of the file lie.
+    /// Maps the blocks `range` of the file.
     pub fn runs(&self, range: Range<u64>) -> io::Result<Vec<Run>> {
         self.state.lock().runs(self, range)
     }
 
-    /// Reads whole blocks, from the first byte of `block` on. What was never written is zeros.
+    /// Reads whole blocks, from `block` on. Holes read as zeros.
     pub fn read(&self, mut into: &mut [u8], block: u64) -> io::Result<()> {
         let block_bytes = self.volume.geometry.block_bytes;
         let _reading = self.reading.enter();
@@ -112,7 +111,7 @@ impl Node {
         Ok(())
     }
 
-    /// Writes whole blocks, `range` of the file. Counts the requests.
+    /// Writes the whole blocks `range` of the file. Counts the requests.
     pub fn write(
         &self,
         segments: &[Segment],
@@ -149,8 +148,8 @@ impl Node {
         Ok(())
     }
 
-    /// Writes where there may be holes, or beyond the end: takes the blocks, writes them, and only
-    /// then makes them part of the file.
+    /// Writes into holes or beyond the end. Allocates the blocks, writes them, and only then adds
+    /// them to the file.
     fn fill(
         &self,
         segments: &[Segment],
@@ -165,7 +164,7 @@ impl Node {
         if range.start * block_bytes > size {
             self.clear_behind(size)?;
         }
-        // Nobody else fills holes, so what is found now holds until the end.
+        // The lock of `filling` keeps these runs valid until the end.
         let runs = self.runs(range.clone())?;
         let taken = self.take_blocks(&runs, &range)?;
         let written = self.write_runs(segments, &filled(&runs, &taken.data), requests);
@@ -182,7 +181,8 @@ impl Node {
         Ok(())
     }
 
-    /// Takes what a write of `range` lacks. The tables come first, so that data stays in one piece.
+    /// Allocates the blocks that a write of `range` lacks. Tables come first, so that the data is
+    /// contiguous.
     fn take_blocks(&self, runs: &[Run], range: &Range<u64>) -> io::Result<Taken> {
         let mut state = self.state.lock();
         let holes: u64 = runs.iter().filter(|run| run.at.is_none()).map(|run| run.blocks).sum();
@@ -211,7 +211,8 @@ impl Node {
         Ok(Taken { all, tables, data, sectors })
     }
 
-    /// Sets the size. What is cut off is free once that is stable; what is added is a hole.
+    /// Sets the size, in bytes. Removed blocks are free once the truncate is durable. An extension
+    /// is a hole.
     pub fn truncate(&self, len: u64) -> io::Result<()> {
         let _alone = self.filling.lock();
         let block_bytes = self.volume.geometry.block_bytes;
@@ -221,7 +222,7 @@ impl Node {
         }
         let kept = len.div_ceil(block_bytes);
         if len < size {
-            // Before anything changes, for it may fail.
+            // This may fail, so it comes before any change.
             self.state.lock().learn_from(self, kept)?;
         }
         self.clear_behind(len.min(size))?;
@@ -234,7 +235,7 @@ impl Node {
         Ok(())
     }
 
-    /// A file may be so long, and the volume is told if it is longer than 2 GiB.
+    /// Fails if no file can have this size. Sets the feature `large_file` beyond 2 GiB.
     fn check_size(&self, size: u64) -> io::Result<()> {
         if size > self.volume.file_bytes_max() {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -242,8 +243,7 @@ impl Node {
         if size > SMALL_FILE_BYTES_MAX { self.volume.allow_large_files() } else { Ok(()) }
     }
 
-    /// What lies behind `size` in its block becomes zeros: it is about to be part of the file, or
-    /// would be when that grows.
+    /// Zeroes the bytes behind `size` in its block. They become part of the file when it grows.
     fn clear_behind(&self, size: u64) -> io::Result<()> {
         let block_bytes = self.volume.geometry.block_bytes;
         let (block, kept) = (size / block_bytes, (size % block_bytes) as usize);
@@ -260,11 +260,11 @@ impl Node {
         self.volume.write(&[Segment::of(&bytes)], at)
     }
 
-    /// Makes stable what was written, and whatever it takes to find it; with the times if `times`.
-    /// Counts the requests beside the data.
+    /// Makes written data durable, and the metadata that leads to it; with the timestamps if
+    /// `times`. Counts the metadata requests.
     pub fn sync(&self, times: bool, requests: &AtomicU64) -> io::Result<()> {
         let _alone = self.syncing.lock();
-        // What could not be made stable then counts as if it were.
+        // The changes of a failed sync count as written.
         self.volume.check_usable()?;
         let behind = if times { Behind::Times } else { Behind::Data };
         let Some((batch, freed)) = self.state.lock().take_changes(self.number, behind) else {
@@ -272,20 +272,20 @@ impl Node {
         };
         self.volume.sync(Some(batch), requests)?;
         if !freed.is_empty() {
-            // Until those have ended that found the blocks before they were cut off.
+            // Waits for reads that mapped the blocks before the truncate.
             drop(self.reading.shut());
         }
         self.volume.release(&freed)
     }
 }
 
-/// Blocks taken for a write, that are not yet part of the file.
+/// Blocks allocated for a write, and not yet part of the file.
 #[derive(Debug, Default)]
 struct Taken {
     all: Vec<Range<u64>>,
     tables: Vec<Range<u64>>,
     data: Vec<Range<u64>>,
-    /// Of the inode with them.
+    /// The sectors of the inode with these blocks.
     sectors: u32,
 }
 
@@ -305,7 +305,7 @@ impl State {
         Ok(runs)
     }
 
-    /// Reads a table. Nothing is believed that it says before it was checked.
+    /// Reads a table, and checks its pointers before the map uses them.
     fn learn(&mut self, node: &Node, table: u32) -> io::Result<()> {
         let pointers = node.volume.table(table)?;
         for range in ranges(named(&pointers)) {
@@ -314,8 +314,8 @@ impl State {
         self.map.learn(table, pointers).map_err(|block| twice(node.number, block))
     }
 
-    /// Where the block that comes to `hole` should lie: behind the one before it, or where the file
-    /// is at home.
+    /// Returns the preferred block for `hole`: behind the previous block of the file, or the first
+    /// of the inode's group.
     fn goal(&mut self, node: &Node, hole: u64) -> io::Result<u64> {
         let before = match hole {
             0 => None,
@@ -324,7 +324,7 @@ impl State {
         before.map_or_else(|| node.volume.home_of(node.number), |block| Ok(block + 1))
     }
 
-    /// Reads all tables that lead to something behind the first `keep` blocks.
+    /// Reads all tables that lead to blocks behind the first `keep`.
     fn learn_from(&mut self, node: &Node, keep: u64) -> io::Result<()> {
         loop {
             let unknown = self.map.unknown_from(keep);
@@ -337,7 +337,7 @@ impl State {
         }
     }
 
-    /// Cuts the file to `keep` blocks. All tables that lead to more are known.
+    /// Truncates the file to `keep` blocks. All tables that lead to more are known.
     fn cut(&mut self, node: &Node, keep: u64) -> io::Result<()> {
         let freed = self.map.cut(keep);
         let sectors = freed.len() * node.volume.geometry.sectors_per_block();
@@ -358,8 +358,8 @@ impl State {
         self.behind = self.behind.max(behind);
     }
 
-    /// What is to be made stable, and the blocks that are free then; nothing if the inode is less
-    /// behind than `least`.
+    /// Takes the changes to make durable, and the blocks that are free then. Returns None if fewer
+    /// changes than `least` are pending.
     fn take_changes(&mut self, number: u32, least: Behind) -> Option<(Batch, Vec<Range<u64>>)> {
         if self.behind < least {
             return None;

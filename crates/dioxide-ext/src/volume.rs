@@ -1,20 +1,20 @@
-//! An open volume: its superblock, group descriptors, bitmaps and inode tables, on the image file
-//! or device that it is. Shared by all files of it that are open.
+//! An open volume: its superblock, group descriptors, bitmaps and inode tables, on an image file or
+//! a device. Shared by all open files of the volume.
 //!
-//! What changes stays in memory until a file is made stable. Order, so that after a crash at any
-//! point `e2fsck -p` finds whatever was durable:
-//! 1. before anything is written, the volume is marked as not cleanly unmounted, durably;
-//! 2. data; then the bitmaps and those tables (indirect blocks) to which nothing leads yet,
-//!    durable;
-//! 3. the inode, the tables of the file that have other pointers now, and the counts of free
-//!    blocks, durable: so nothing ever leads to a block that is not stable;
-//! 4. only now are blocks free that the file has given up: nobody gets them while something on disk
-//!    leads to them;
-//! 5. with the last file that is open for writing, everything that is left, durable, and then the
-//!    mark away, durable.
+//! Metadata changes stay in memory until a sync of a file. The order of writes lets `e2fsck -p`
+//! find all durable data after a crash at any point:
+//! 1. The mark "not cleanly unmounted", before any other write. Then a flush.
+//! 2. Data; then bitmaps, and the tables (indirect blocks) to which nothing on disk refers yet.
+//!    Then a flush.
+//! 3. The inode, the changed tables of the file, and the counts of free blocks. Then a flush. So
+//!    no pointer on disk refers to a block that is not durable.
+//! 4. In memory: the blocks that the file has removed become free. So no file gets a block to
+//!    which a pointer on disk still refers.
+//! 5. At the close of the last file open for writing: all remaining changes, a flush, the removal
+//!    of the mark, and a flush.
 //!
-//! After a failure in one of these steps, memory and disk may differ: nothing is written any more,
-//! and the mark stays.
+//! After a failure in one of these steps, memory and disk may differ. Then the volume refuses all
+//! writes, and the mark stays.
 
 use crate::allocation::{self, Bitmap};
 use crate::blocks::Blocks;
@@ -34,11 +34,11 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// So many bytes of blocks are kept that are as on disk. A simulation keeps few, so that it
-/// reads them again.
+/// Cache size at which unchanged blocks are evicted, in bytes. A simulation has a small cache, so
+/// that it rereads blocks.
 const KEPT_BYTES_MAX: usize = if cfg!(feature = "sim") { 8 << 10 } else { 16 << 20 };
 
-/// A multiple of every block that direct I/O wants, and enough for a superblock.
+/// A multiple of every alignment of direct I/O, and enough for the superblock.
 const FIRST_READ_BYTES: usize = 4096;
 
 /// An open volume of ext2 or ext3.
@@ -47,24 +47,24 @@ pub(crate) struct Volume {
     image: Image,
     pub geometry: Geometry,
     write: bool,
-    /// Whether the blocks that are kept for one user are for this process.
+    /// Whether this process may use the reserved blocks.
     may_use_reserved: bool,
     metadata: Mutex<Metadata>,
     /// Serializes syncs: the newest state of shared blocks must be written last.
     syncing: Mutex<()>,
-    /// Why nothing is written any more.
+    /// The reason why the volume refuses writes.
     broken: OnceLock<String>,
     nodes: Mutex<BTreeMap<u32, Weak<Node>>>,
-    /// The blocks of the journal, where the volume is written.
+    /// The blocks of the journal. Set only if the volume is open for writing.
     journal: OnceLock<Blocks>,
 }
 
-/// When a block that has changed is to be written.
+/// The step of a sync that writes a changed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// With the data: a bitmap.
+    /// The first, after the data: bitmaps.
     Before,
-    /// After it.
+    /// The second: inodes, descriptors and the superblock.
     After,
 }
 
@@ -74,22 +74,23 @@ struct Kept {
     changed: Option<Step>,
 }
 
-/// What all files share, as it is now.
+/// The metadata cache, which all files share.
 #[derive(Debug, Default)]
 struct Metadata {
     blocks: BTreeMap<u64, Kept>,
-    /// Some that count as written are on their way: what is on disk of them is not to be read yet.
+    /// Blocks that count as written are in flight. Their content on disk is stale, so none is
+    /// evicted.
     in_flight: bool,
-    /// The mark is on disk.
+    /// The mark "not cleanly unmounted" is on disk.
     in_use: bool,
 }
 
-/// What is to be made stable of a file.
+/// The changes of a file that a sync makes durable.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub number: u32,
     pub inode: Inode,
-    /// Whether it has blocks to which nothing on disk leads yet.
+    /// Whether the file has blocks to which nothing on disk refers yet.
     pub has_more_blocks: bool,
     pub new: Tables,
     pub changed: Tables,
@@ -105,7 +106,7 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// The volume contradicts itself.
+/// Returns the error of an inconsistent volume.
 pub(super) fn corrupt(why: impl Into<String>) -> io::Error {
     Refusal::Corrupt(why.into()).into()
 }
@@ -145,7 +146,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Whether it can still be changed.
+    /// Fails if the volume refuses writes.
     pub fn check_usable(&self) -> io::Result<()> {
         match self.broken.get() {
             None => Ok(()),
@@ -162,7 +163,7 @@ impl Volume {
         let _ = self.broken.set(why);
     }
 
-    /// An open file, by its inode: one for all handles.
+    /// Returns the open file of an inode, which all handles share.
     pub fn node(self: &Arc<Self>, number: u32) -> io::Result<Arc<Node>> {
         let mut nodes = self.nodes.lock();
         nodes.retain(|_, node| node.strong_count() > 0);
@@ -176,7 +177,7 @@ impl Volume {
 
     // --- transfers -------------------------------------------------------------------------------
 
-    /// Reads whole blocks.
+    /// Reads whole blocks, from `block` on.
     pub fn read(&self, into: &mut [u8], block: u64) -> io::Result<()> {
         let len = into.len() as u64;
         match self.image.read(into, block * self.geometry.block_bytes)? {
@@ -185,7 +186,7 @@ impl Volume {
         }
     }
 
-    /// Writes whole blocks.
+    /// Writes whole blocks, from `block` on.
     pub fn write(&self, segments: &[Segment], block: u64) -> io::Result<()> {
         self.image.write(segments, block * self.geometry.block_bytes)
     }
@@ -194,20 +195,20 @@ impl Volume {
         self.image.flush()
     }
 
-    /// The pointers of a table.
+    /// Reads the pointers of a table.
     pub fn table(&self, block: u32) -> io::Result<Vec<u32>> {
         let mut bytes = Buffer::zeroed(self.geometry.block_bytes as usize);
         self.read(&mut bytes, block.into())?;
         Ok((0..bytes.len()).step_by(4).map(|at| u32_at(&bytes, at)).collect())
     }
 
-    // --- what is on it ---------------------------------------------------------------------------
+    // --- metadata --------------------------------------------------------------------------------
 
     fn metadata(&self) -> MutexGuard<'_, Metadata> {
         self.metadata.lock()
     }
 
-    /// The inode of this number.
+    /// Returns the inode of this number.
     pub fn inode(&self, number: u32) -> io::Result<Inode> {
         let mut metadata = self.metadata();
         let (block, at) = self.place_of(&mut metadata, number)?;
@@ -215,7 +216,7 @@ impl Volume {
         Ok(Inode::parse(bytes, number, &self.geometry)?)
     }
 
-    /// Where an inode stands: the block, and the offset in it.
+    /// Returns the block of an inode, and the offset in it, in bytes.
     fn place_of(&self, metadata: &mut Metadata, number: u32) -> io::Result<(u64, usize)> {
         let (group, at) = self.geometry.inode(number)?;
         let table = metadata.descriptor(self, group)?.inode_table;
@@ -223,8 +224,8 @@ impl Volume {
         Ok((table.start + at / block_bytes, (at % block_bytes) as usize))
     }
 
-    /// Whether a file may have the blocks: they are on the volume, not what groups have for
-    /// themselves, and, if files are to be written, in use and not the journal's.
+    /// Fails unless inode `number` may own the blocks: they are on the volume, and no metadata. If
+    /// the volume is open for writing, they must also be marked as used, and not the journal's.
     pub fn check(&self, range: Range<u64>, number: u32) -> io::Result<()> {
         let Geometry { first_data_block, blocks, .. } = self.geometry;
         let names = |what: &str| corrupt(format!("inode {number} names {what} ({range:?})"));
@@ -256,7 +257,7 @@ impl Volume {
         if self.may_use_reserved { 0 } else { self.geometry.reserved_blocks }
     }
 
-    /// The first block of the group that an inode is in: near it is the best place for a file.
+    /// Returns the first block of the inode's group, the preferred position of its data.
     pub fn home_of(&self, number: u32) -> io::Result<u64> {
         let (group, _) = self.geometry.inode(number)?;
         Ok(self.geometry.group(group).start)
@@ -264,8 +265,8 @@ impl Volume {
 
     // --- allocation ------------------------------------------------------------------------------
 
-    /// Takes so many blocks, near `goal` and side by side if possible: all of them or none. In the
-    /// order in which a file should use them.
+    /// Allocates `wanted` blocks, all or none, near `goal` and contiguous if possible. Returns them
+    /// in the order in which a file should use them.
     pub fn allocate(&self, wanted: u64, goal: u64) -> io::Result<Vec<Range<u64>>> {
         let mut metadata = self.metadata();
         let free = metadata.superblock(self, |superblock| superblock.free_blocks())?;
@@ -280,13 +281,13 @@ impl Volume {
         Ok(taken)
     }
 
-    /// Blocks are free again to which nothing leads.
+    /// Frees blocks to which nothing refers.
     pub fn release(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         let result = self.metadata().give_back(self, ranges);
         result.inspect_err(|error| self.give_up(format!("blocks could not be given back: {error}")))
     }
 
-    /// A file is to be longer than 2 GiB.
+    /// Sets the feature `large_file`, for a file beyond 2 GiB.
     pub fn allow_large_files(&self) -> io::Result<()> {
         let mut metadata = self.metadata();
         if metadata.superblock(self, |superblock| superblock.has_large_files())? {
@@ -297,8 +298,8 @@ impl Volume {
 
     // --- durability ------------------------------------------------------------------------------
 
-    /// Makes a file stable, and what it needs of the volume; or everything that has changed of the
-    /// volume alone. Counts the requests.
+    /// Makes the changes of a file durable, with all changed metadata of the volume. Without a
+    /// batch, only that metadata. Counts the requests.
     pub fn sync(&self, batch: Option<Batch>, requests: &AtomicU64) -> io::Result<()> {
         self.check_usable()?;
         let _alone = self.syncing.lock();
@@ -317,7 +318,7 @@ impl Volume {
         };
         let mut before = self.metadata().changed(Step::Before);
         before.extend(new.into_iter().map(as_bytes));
-        // Another sync may have written the bitmaps, while the data was still on its way.
+        // Another sync may have written the bitmaps while the data was still in flight.
         if has_more_blocks || !before.is_empty() {
             self.write_all(before, requests)?;
             self.flush()?;
@@ -342,7 +343,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes blocks, those that stand side by side as one request.
+    /// Writes blocks. Adjacent ones are one request.
     fn write_all(&self, mut blocks: Vec<(u64, Buffer)>, requests: &AtomicU64) -> io::Result<()> {
         blocks.sort_by_key(|(block, _)| *block);
         let block_bytes = self.geometry.block_bytes;
@@ -380,7 +381,7 @@ impl image::Volume for Volume {
 
     fn file_bytes_max(&self) -> u64 {
         let max = self.geometry.file_bytes_max();
-        // The oldest revision has no features, and so none for large files.
+        // Revision 0 has no features, so it lacks `large_file`.
         if self.geometry.revision == 0 { max.min(i32::MAX as u64) } else { max }
     }
 
@@ -433,7 +434,7 @@ impl image::Volume for Volume {
 }
 
 impl Metadata {
-    /// A block, as it is now.
+    /// Returns a block, from the cache or from disk.
     fn block(&mut self, volume: &Volume, block: u64) -> io::Result<&mut Kept> {
         if !self.blocks.contains_key(&block) {
             let mut bytes = Buffer::zeroed(volume.geometry.block_bytes as usize);
@@ -446,14 +447,14 @@ impl Metadata {
         Ok(self.blocks.get_mut(&block).expect("it is there by now"))
     }
 
-    /// The bytes of a block, to be changed and written at this step.
+    /// Returns the bytes of a block for a change, which `step` writes.
     fn change(&mut self, volume: &Volume, block: u64, step: Step) -> io::Result<&mut [u8]> {
         let kept = self.block(volume, block)?;
         kept.changed = Some(step);
         Ok(&mut kept.bytes)
     }
 
-    /// Copies of the blocks that are to be written at this step. They count as written.
+    /// Returns copies of the changed blocks that `step` writes. They count as written.
     fn changed(&mut self, step: Step) -> Vec<(u64, Buffer)> {
         self.in_flight = true;
         let changed = self.blocks.iter_mut().filter(|(_, kept)| kept.changed == Some(step));
@@ -491,7 +492,7 @@ impl Metadata {
         Ok(Descriptor::parse(&kept.bytes[at..], group, &volume.geometry)?)
     }
 
-    /// The bitmap of a group. What it says is compared with the descriptor when it is read.
+    /// Returns the bitmap of a group. Compares it with the descriptor when it is read.
     fn bitmap(&mut self, volume: &Volume, group: u64) -> io::Result<Bitmap<'_>> {
         let descriptor = self.descriptor(volume, group)?;
         let all = volume.geometry.group(group);
@@ -520,7 +521,7 @@ impl Metadata {
         Ok(Bitmap { bits, blocks })
     }
 
-    /// Takes blocks, and adds them to `taken`.
+    /// Allocates blocks, and adds them to `taken`, also before an error.
     fn take(
         &mut self,
         volume: &Volume,
@@ -569,7 +570,8 @@ impl Metadata {
         Ok(())
     }
 
-    /// Marks blocks of a group as used or free, and counts them. They are all the other.
+    /// Marks blocks of a group as used or free, and updates the counts. Fails unless all blocks are
+    /// in the other state.
     fn set(
         &mut self,
         volume: &Volume,
@@ -604,7 +606,7 @@ impl Metadata {
     }
 }
 
-/// Blocks of a group, by their number in it.
+/// Converts blocks to indices in their group.
 fn within(range: &Range<u64>, group: &Range<u64>) -> Range<usize> {
     (range.start - group.start) as usize..(range.end - group.start) as usize
 }

@@ -3,8 +3,8 @@
 //! all operations on a file. Each succeeds or fails, in bounded time. Writes touch only the file's
 //! own blocks and inode, free space, and the metadata that counts it.
 //!
-//! A pointer into another file's data is only detectable with a look at every inode. Such a block
-//! is written as the file's own. e2fsck finds it.
+//! Only a scan of every inode can detect a pointer into another file's data. Such a block is
+//! written as the file's own. e2fsck finds it.
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
@@ -288,7 +288,7 @@ fn read_ends(file: &File) {
     }
 }
 
-/// Returns whether every value is tried, and not some.
+/// Returns whether to try every value.
 fn everything() -> bool {
     std::env::var_os("DIOXIDE_EXT_SHAPES").is_some_and(|which| which == "all")
 }
@@ -385,7 +385,7 @@ impl<'a> Bench<'a> {
                 let range = inode - start..inode - start + specimen.shape.inode as usize;
                 old[range.clone()].copy_from_slice(&new[range]);
             }
-            // The superblock counts free space, whatever shares its block.
+            // The superblock may change, but not the rest of its block.
             if start == 0 || start == 1024 {
                 let range = 1024 - start..2048 - start;
                 old[range.clone()].copy_from_slice(&new[range]);

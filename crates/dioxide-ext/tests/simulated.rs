@@ -1,5 +1,5 @@
-//! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and
-//! `debugfs` reads the same bytes.
+//! Short tests of files inside volumes. `e2fsck` finds no fault, and `debugfs` reads the written
+//! bytes.
 
 use dioxide::sim::{self, Call, Disk};
 use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions};
@@ -11,7 +11,7 @@ fn run(program: &str, arguments: &[&str]) -> Vec<u8> {
     run_to(0, program, arguments)
 }
 
-/// Runs a program that ends with this code, or a smaller one.
+/// Runs a program. Panics if its exit code is above `code_max`. Returns its output.
 fn run_to(code_max: i32, program: &str, arguments: &[&str]) -> Vec<u8> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new(program).args(arguments).env("PATH", path).output().expect(program);
@@ -22,7 +22,7 @@ fn run_to(code_max: i32, program: &str, arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that identify their offset.
 fn pattern(offset: u64, len: usize) -> Buffer {
     let mut bytes = Buffer::zeroed(len);
     for (n, word) in bytes.chunks_exact_mut(8).enumerate() {
@@ -39,7 +39,7 @@ fn read_by_debugfs(image: &Path, name: &str) -> Vec<u8> {
     run("debugfs", &["-R", &format!("cat {name}"), image.to_str().unwrap()])
 }
 
-/// A volume with the file `/dir/data` of 48 KiB.
+/// Makes a volume with the file `/dir/data` of 48 KiB.
 fn volume(dir: &Path, options: &[&str]) -> PathBuf {
     let (image, source) = (dir.join("volume.img"), dir.join("source"));
     std::fs::create_dir_all(source.join("dir")).unwrap();
@@ -81,7 +81,7 @@ fn a_file_is_read_overwritten_extended_and_truncated() {
         model.extend_from_slice(&pattern(48 << 10, 4 << 20));
         let requests = file.stats().requests;
         assert!(requests <= 3, "{requests} requests for two writes, {options:?}");
-        // A hole, then a record that ends in a block.
+        // A hole, then a record that ends within a block.
         file.write_at(&pattern(0, 8192), 12 << 20).unwrap();
         model.resize(12 << 20, 0);
         model.extend_from_slice(&pattern(0, 8192));
@@ -112,8 +112,7 @@ fn a_file_is_read_overwritten_extended_and_truncated() {
     }
 }
 
-/// Any operations on two files of small volumes, most of whose space is taken in pieces, against
-/// what they should come to.
+/// Random operations on two files of a small volume with fragmented free space, against a model.
 #[test]
 fn any_operations_come_to_what_they_should() {
     let geometries = [
@@ -237,7 +236,7 @@ fn step(file: &File, model: &mut Vec<u8>, Block(block): Block, random: &mut fast
     }
 }
 
-/// A power cut at any moment: after `e2fsck -p` every byte is there that was acknowledged.
+/// After a power cut at any moment and `e2fsck -p`, the file has every acknowledged byte.
 #[test]
 fn what_was_acknowledged_survives_a_power_cut() {
     let geometries =
@@ -274,7 +273,7 @@ fn what_was_acknowledged_survives_a_power_cut() {
     }
 }
 
-/// Returns what was acknowledged, and which bytes of that the last operation may have changed.
+/// Returns the acknowledged content, and the range that the last operation may have changed.
 fn write_until_it_dies(
     disk: &Disk,
     block: Block,
@@ -321,8 +320,8 @@ fn write_until_it_dies(
     }
 }
 
-/// Two threads write to two files each, and the power is cut: no file holds what was on the volume
-/// before, and every byte is there that was acknowledged.
+/// Each of two files has a thread that appends and one that syncs. After a power cut, no file has
+/// former content of the volume, and each has every acknowledged byte.
 #[test]
 fn files_written_side_by_side_survive_a_power_cut() {
     let options = ["-t", "ext2", "-b", "1024", "-g", "512"];
@@ -356,7 +355,7 @@ fn files_written_side_by_side_survive_a_power_cut() {
     }
 }
 
-/// Returns how much of each file was acknowledged as stable.
+/// Returns the acknowledged durable length of each file, in bytes.
 fn append_side_by_side(disk: &Disk, block: Block, dies_after: u64) -> [usize; 2] {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -385,7 +384,7 @@ fn append_side_by_side(disk: &Disk, block: Block, dies_after: u64) -> [usize; 2]
     [stable[0], stable[1]]
 }
 
-/// A sync that failed leaves nothing for the next one, which must not say that all is well.
+/// A failed sync leaves no changes for the next one, which must fail all the same.
 #[test]
 fn after_a_sync_that_failed_no_other_succeeds() {
     let dir = tempfile::tempdir().unwrap();
@@ -395,10 +394,10 @@ fn after_a_sync_that_failed_no_other_succeeds() {
     let mut options = OpenOptions::new();
     options.write(true).durability(Durability::EveryWrite);
     let file = disk.open_in_image(&options, "volume", "/dir/data").unwrap();
-    // The first is of data, the second of the bitmap.
+    // The first write is of data, the second of the bitmap.
     disk.fail(Call::Write, 1, libc::ENOSPC);
     let error = file.write_at(&pattern(0, 8192), 48 << 10).unwrap_err();
-    // The volume takes no writes any more, so the same call cannot succeed later: not `NoSpace`.
+    // The volume refuses later writes, so a retry cannot succeed: not `NoSpace`.
     assert!(
         matches!(error.kind(), ErrorKind::Wedged(cause) if cause.errno() == libc::ENOSPC),
         "{error}"
@@ -407,8 +406,7 @@ fn after_a_sync_that_failed_no_other_succeeds() {
     file.close().expect_err("the volume must be checked");
 }
 
-/// A group has so many blocks that its descriptor can count them, and the first one has all
-/// descriptors.
+/// A group has no more blocks than its descriptor can count. The first group has all descriptors.
 #[test]
 fn impossible_groups_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -432,7 +430,7 @@ fn impossible_groups_are_refused() {
     assert!(error.contains("groups of 65536 blocks"), "{error}");
 }
 
-/// What is wrong with a volume says nothing of the file system that its image lies on.
+/// A fault of a volume does not affect the file system that holds its image.
 #[test]
 fn a_corrupt_volume_does_not_wedge_what_it_lies_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -453,7 +451,7 @@ fn a_corrupt_volume_does_not_wedge_what_it_lies_on() {
     other.close().unwrap();
 }
 
-/// Whatever stands on a volume, there is an answer.
+/// Operations on a volume of any content succeed or fail.
 #[test]
 fn a_corrupt_volume_gives_an_error_or_works() {
     let dir = tempfile::tempdir().unwrap();
@@ -472,7 +470,7 @@ fn a_corrupt_volume_gives_an_error_or_works() {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut image = image.clone();
         for _ in 0..random.usize(1..40) {
-            // What the volume consists of stands in its first blocks, with few exceptions.
+            // The first blocks hold most of the metadata.
             let blocks = if random.u8(..8) == 0 { 600 } else { 20 };
             let at = random.usize(256..blocks * 256) * 4;
             let used = if random.bool() { Some(random.u32(..1100)) } else { None };

@@ -427,7 +427,7 @@ fn holes_are_filled(dir: TestDir, shape: Shape) -> TrialResult {
     }
     bed.close(file)?;
     bed.check()?;
-    // The first blocks again, which lie between others.
+    // Single blocks between the planted ones.
     let mut file = bed.open("/sparse")?;
     for place in [0, 3, 4, 6, 7, 10, 14] {
         file.write(place * block, &bytes(500 + place, block))?;
@@ -540,7 +540,7 @@ fn assert_gives_all_back(mut bed: Bed, free: u64) -> TrialResult {
     Ok(())
 }
 
-/// Appends until space runs out, with less and less at a time.
+/// Appends until space runs out. Each failure halves the length.
 fn fill(file: &mut Inside, block: u64) -> TrialResult {
     let mut blocks = 512;
     for number in 0.. {
@@ -643,7 +643,7 @@ fn fill_as_another_user(acks: &Acks, args: &[String]) {
     acks.send([inside.model.len(), 0, 0]);
 }
 
-/// The lab's parent directory may be closed to other users, so all files are in one that is open.
+/// Other users may lack access to the lab's parent directory, so all files are in another one.
 fn reserved_blocks_are_for_root(dir: TestDir, shape: Shape) -> TrialResult {
     use std::os::unix::fs::PermissionsExt;
     let shape = Shape { size: 16 << 20, reserved_percent: 20, ..shape };
@@ -683,7 +683,7 @@ fn scatter(volume: &ExtVolume, block: u64) -> TrialResult {
     while fs::write(name(count), bytes(count, block * (1 + count % 3))).is_ok() {
         count += 1;
     }
-    // The last create may have failed for the name or for the file.
+    // The failed write may have created the file.
     let _ = fs::remove_file(name(count));
     for n in (0..count).step_by(2) {
         fs::remove_file(name(n))?;
@@ -953,7 +953,7 @@ fn futures_work_inside(dir: TestDir, shape: Shape) -> TrialResult {
     let inside = Inside { name, file, model };
     bed.close(inside)?;
     bed.verify()?;
-    // By the shared reactor of the process, from many tasks.
+    // Many tasks use the shared reactor of the process.
     let Inside { name, file, mut model } = bed.open("/log")?;
     let file = Arc::new(AsyncFile::from(file));
     let tasks: Vec<_> = (0..30u64)
@@ -1063,8 +1063,8 @@ fn extended_attributes_stay(dir: TestDir, shape: Shape) -> TrialResult {
     Ok(())
 }
 
-/// As in images of firmware and of old systems: the kernel wrote the file in small pieces, beside
-/// others.
+/// The kernel wrote the file in small pieces between others, as in images of firmware and of old
+/// systems.
 fn files_that_the_kernel_wrote_in_pieces_are_gone_on_with(
     dir: TestDir,
     shape: Shape,
@@ -1483,7 +1483,7 @@ fn a_killed_process_loses_no_record(dir: TestDir, shape: Shape) -> TrialResult {
         refuses_until_it_is_checked(&bed.volume)?;
         let content = bed.volume.dump("/log")?;
         assert_all_laid(&content, &laid);
-        // The owner of the log goes on behind its last record.
+        // The owner of the log truncates it behind the last record.
         let end = laid.iter().map(Laid::end).max().unwrap_or(0);
         let file = writing().open_in_image(bed.volume.path(), "/log")?;
         assert_eq!(file.len()?, content.len() as u64);
@@ -1544,7 +1544,7 @@ fn an_image_copied_at_any_moment_can_be_repaired(dir: TestDir, shape: Shape) -> 
         assert_eq!(then.planted().0.len(), bed.planted().0.len());
         for inside in [&file, &other] {
             let found = then.open_with(&OpenOptions::new(), &inside.name)?;
-            // A file in use ends at a block, filled with zeros.
+            // An open file may end with a whole block, padded with zeros.
             let mut wanted = inside.model.clone();
             if found.model.len() == wanted.len().next_multiple_of(block) {
                 wanted.set_len(found.model.len());
