@@ -53,8 +53,8 @@ mod sys;
 pub mod text;
 
 pub use api::file::File;
-// For dioxide-ext.
 pub use api::future::{AsyncFile, Blocking, SyncData, Transfer};
+// For dioxide-ext.
 #[doc(hidden)]
 pub use api::image;
 pub use api::options::OpenOptions;

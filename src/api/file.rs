@@ -365,10 +365,10 @@ impl File {
         }
     }
 
-    /// Returns the kind of growth in use. [`Growth::None`] for a reader, in the child of a fork,
-    /// Returns the kind of growth in use. It is [`Growth::None`] for a reader and in the child of a
-    /// fork. So it is where the file system cannot undo growth after a crash (the log gives the
-    /// reason, once).
+    /// Returns the kind of growth in use. It is [`Growth::None`] for a reader, in the child of a
+    /// fork, and where the file system cannot undo growth after a crash. The log has the reason,
+    /// once.
+    ///
     /// It becomes [`Growth::None`] when the kernel permanently refuses the space or the marker;
     /// appends continue. The engine first gives up the space grown before. This fails while another
     /// process has the file open for writing, or after another program wrote above the end. Appends

@@ -1,9 +1,7 @@
 //! What a crate needs that brings the format of a volume, as `dioxide-ext` does. No part of the
 //! public interface: it changes without notice.
 
-pub use crate::buffer::Segment;
-pub use crate::engine::part_of;
-pub use crate::open::image::{Image, OpenVolume, Volume, VolumeFile};
+pub use crate::open::image::{Data, Image, OpenVolume, Volume, VolumeFile};
 pub use crate::stats::count;
 pub use crate::sync::inflight::{DrainGate, ExclusiveGuard, InFlightGuard};
 pub use crate::sync::{Mutex, MutexGuard};

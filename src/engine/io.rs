@@ -213,7 +213,7 @@ fn is_transient(error: &io::Error, again: &mut u32) -> bool {
 }
 
 /// The given byte range of all segments together.
-pub fn part_of(segments: &[Segment], part: &Range<u64>) -> SmallVec<[Segment; 1]> {
+pub(crate) fn part_of(segments: &[Segment], part: &Range<u64>) -> SmallVec<[Segment; 1]> {
     let mut parts = SmallVec::with_capacity(segments.len());
     let mut start = 0;
     for segment in segments {

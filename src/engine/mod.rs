@@ -32,8 +32,7 @@ mod truncate;
 mod waiter;
 
 pub(crate) use core::FileProps;
-pub use io::part_of;
-pub(crate) use io::{Transfer, read_fully, write_fully};
+pub(crate) use io::{Transfer, part_of, read_fully, write_fully};
 pub(crate) use reading::read_up_to;
 
 use crate::backend::Backend;

@@ -152,7 +152,17 @@ impl Process {
     pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FileSystem>, Arc<Error>> {
         let fs = self.file_system_as_it_is(dev, through);
         match fs.wedged() {
-            Some(cause) => Err(cause.clone()),
+            Some(cause) => {
+                // Under no lock: a logger may open its own file by this library.
+                let unnumbered = fs.mounts.lock().unnumbered;
+                if unnumbered {
+                    log::error!(
+                        "dioxide: this kernel (before Linux 6.8) cannot tell whether a file system \
+                         was mounted anew: refused until this process and its children end"
+                    );
+                }
+                Err(cause.clone())
+            }
             None => Ok(fs),
         }
     }
@@ -268,12 +278,6 @@ impl FileSystem {
         }
         if let Some(cause) = self.wedged().filter(|_| still && mounts.known != known_before) {
             self.pass_on(cause, &mounts);
-        }
-        if mounts.unnumbered {
-            log::error!(
-                "dioxide: this kernel (before Linux 6.8) cannot tell whether a file system was \
-                 mounted anew: refused until this process and its children end"
-            );
         }
         still
     }

@@ -55,8 +55,8 @@ pub(crate) struct Reader {
     /// The last marker, and the length found with it. As long as that marker stands, the file only
     /// grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
-    /// Reads a device for queues.
-    of_device: Option<Arc<Engine>>,
+    /// Reads a device for queues. All copies of the reader share it.
+    of_device: Option<Arc<OfDevice>>,
 }
 
 impl Reader {
@@ -69,13 +69,21 @@ impl Reader {
         of_device: Option<Arc<Engine>>,
         process: &'static Process,
     ) -> Self {
+        let of_device = of_device.map(|engine| Arc::new(OfDevice { engine, process }));
         Self { backend, path, facts, key, process, known: Mutex::default(), of_device }
     }
 
     /// Another handle of the same file.
     pub fn another(&self) -> Self {
-        let (backend, path) = (self.backend.clone(), self.path.clone());
-        Self::new(backend, path, self.facts.clone(), self.key, None, self.process)
+        Self {
+            backend: self.backend.clone(),
+            path: self.path.clone(),
+            facts: self.facts.clone(),
+            key: self.key,
+            process: self.process,
+            known: Mutex::default(),
+            of_device: self.of_device.clone(),
+        }
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -126,7 +134,8 @@ impl Reader {
 
     /// The engine that reads a device: its length is fixed, so no other process matters.
     pub fn engine_of_device(&self) -> Option<Arc<Engine>> {
-        self.of_device.clone().filter(|_| self.process.is_current())
+        let of_device = self.of_device.as_ref().filter(|_| self.process.is_current());
+        of_device.map(|of_device| of_device.engine.clone())
     }
 
     /// Reads a file that another process may write, and even truncate. A read during a truncate may
@@ -248,11 +257,18 @@ fn only_grew(before: &[u8], now: &[u8]) -> bool {
     marker(before).zip(marker(now)).is_some_and(|(before, now)| before.only_grew_until(&now))
 }
 
-impl Drop for Reader {
+/// The engine by which queues read a device. Closes with the last reader that shares it.
+#[derive(Debug)]
+struct OfDevice {
+    engine: Arc<Engine>,
+    process: &'static Process,
+}
+
+impl Drop for OfDevice {
     fn drop(&mut self) {
-        // In the child of a fork, operations of the parent's threads would be in flight for ever.
-        if let Some(engine) = self.engine_of_device() {
-            engine.close();
+        // In the child of a fork, a thread that it does not have may hold the locks.
+        if self.process.is_current() {
+            self.engine.close();
         }
     }
 }

@@ -108,3 +108,42 @@ pub(crate) fn reader(
     });
     Reader::new(backend, path, facts, key, of_device, process)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::backend::null::Null;
+    use crate::rules::marker::Identity;
+    use crate::rules::merge::Limits;
+    use crate::sys::probe::{Alignment, Part, Through};
+
+    /// The defect: a copy had no engine, so futures and queues read a device one call at a time.
+    #[test]
+    fn all_copies_of_a_reader_of_a_device_share_its_engine() {
+        let facts = Facts {
+            identity: Identity { inode: 0, birth_time: (0, 0) },
+            dev: 1 << 62,
+            fs: 1 << 62,
+            is_device: true,
+            alignment: Alignment { memory: 512, offset: 512, append: 4096 },
+            limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
+            writes_through: false,
+            len: 1 << 20,
+            through: Through::Device,
+            part: Part::Whole,
+        };
+        let (key, path) = (Key::of(&facts), Path::new("device").into());
+        let backend = Arc::new(Null::default());
+        backend.truncate(facts.len).expect("it keeps a length");
+        let reader = reader(backend, path, facts, key, Process::current());
+        let copy = reader.another();
+        let engine = copy.engine_of_device().expect("a device");
+        assert!(Arc::ptr_eq(&engine, &reader.engine_of_device().expect("a device")));
+        drop(reader);
+        let mut into = crate::Buffer::zeroed(4096);
+        assert_eq!(engine.read_at(&mut into, 0).unwrap(), into.len());
+        assert!(!engine.is_closed(), "a copy is left");
+        drop(copy);
+        assert!(engine.is_closed());
+    }
+}

@@ -46,7 +46,7 @@ pub struct InFlightGuard<'a> {
 /// An operation in flight. It ends when the caller [gives it back](DrainGate::leave).
 #[derive(Debug)]
 #[must_use = "the operation is in flight until it leaves"]
-pub struct InFlightTicket {
+pub(crate) struct InFlightTicket {
     /// Identifies its counter.
     number: usize,
 }
@@ -81,26 +81,26 @@ impl DrainGate {
     }
 
     /// Begins an operation, unless the gate is shut.
-    pub fn try_pass(&self) -> Option<InFlightGuard<'_>> {
+    pub(crate) fn try_pass(&self) -> Option<InFlightGuard<'_>> {
         let shard = self.shard(thread_number());
         // Lazy: a refused guard must not exist, since its drop would decrement.
         self.count_in(shard).then(|| InFlightGuard { gate: self, shard })
     }
 
     /// Like `try_pass`, for an operation that ends elsewhere.
-    pub fn try_enter(&self) -> Option<InFlightTicket> {
+    pub(crate) fn try_enter(&self) -> Option<InFlightTicket> {
         let number = thread_number();
         self.count_in(self.shard(number)).then(|| InFlightTicket { number })
     }
 
     /// Ends an operation that began with [`try_enter`](Self::try_enter) of this gate.
-    pub fn leave(&self, stay: InFlightTicket) {
+    pub(crate) fn leave(&self, stay: InFlightTicket) {
         self.count_out(self.shard(stay.number));
         std::mem::forget(stay);
     }
 
     /// Calls `waker` once, when the gate opens. Returns false, without a call, if the gate is open.
-    pub fn wake_when_open(&self, waker: Waker) -> bool {
+    pub(crate) fn wake_when_open(&self, waker: Waker) -> bool {
         // The lock keeps the gate from opening in between.
         let mut waiting = self.lock.lock();
         let is_shut = self.shut.load(SeqCst);

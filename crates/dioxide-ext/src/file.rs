@@ -1,7 +1,7 @@
 //! The [`VolumeFile`] of dioxide over a [`Node`]: converts bytes to blocks.
 
 use crate::node::Node;
-use dioxide::image::{Segment, VolumeFile};
+use dioxide::image::{Data, VolumeFile};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ impl VolumeFile for ExtFile {
         self.0.read(into, offset / self.block_bytes())
     }
 
-    fn write(&self, segments: &[Segment], offset: u64, requests: &AtomicU64) -> io::Result<()> {
+    fn write(&self, data: &Data<'_>, offset: u64, requests: &AtomicU64) -> io::Result<()> {
         self.0.volume.check_usable()?;
-        let end = offset + segments.iter().map(Segment::len).sum::<u64>();
+        let end = offset + data.len();
         let blocks = offset / self.block_bytes()..end / self.block_bytes();
-        self.0.write(segments, blocks, requests)
+        self.0.write(data, blocks, requests)
     }
 
     fn sync(&self, times: bool, requests: &AtomicU64) -> io::Result<()> {

@@ -42,6 +42,12 @@
 //! The parser of each structure checks all its data. The map keeps a set of blocks (`blocks`),
 //! which detects a block that is named twice. So an indirect block that refers to itself is an
 //! error, and no loop.
+//!
+//! # Locks
+//!
+//! A thread takes them in this order, and may hold each during I/O: `Node::filling`, `reading` or
+//! `syncing`; `Node::state`; `Volume::syncing` or `nodes`; `Volume::metadata`. A sync that frees
+//! blocks waits for reads (`Node::reading`) under `Node::syncing`. A read takes no `syncing`.
 
 #![deny(unsafe_code)]
 
@@ -62,7 +68,8 @@ use dioxide::{File, OpenOptions, Result};
 use std::path::Path;
 use volume::Volume;
 
-const OPEN_VOLUME: OpenVolume = |image, write| Ok(Volume::open(image, write)?);
+/// 16 MiB of cache.
+const OPEN_VOLUME: OpenVolume = |image, write| Ok(Volume::open(image, write, 16 << 20)?);
 
 /// Opens files inside volumes, with the options of dioxide.
 pub trait OpenInImage {
@@ -135,6 +142,8 @@ impl OpenInSimulatedImage for dioxide::sim::Disk {
         image: &str,
         path: impl AsRef<Path>,
     ) -> Result<File> {
-        image::open_simulated(self, options, image, path.as_ref(), OPEN_VOLUME)
+        // A small cache, so that it evicts.
+        let open: OpenVolume = |image, write| Ok(Volume::open(image, write, 8 << 10)?);
+        image::open_simulated(self, options, image, path.as_ref(), open)
     }
 }

@@ -9,7 +9,7 @@ use crate::format::{Inode, Kind};
 use crate::indirect::{Found, Map, ROOTS, Run, filled, named, push};
 use crate::volume::{Batch, Volume, corrupt};
 use dioxide::Buffer;
-use dioxide::image::{DrainGate, Mutex, Segment, Volume as _, count, part_of};
+use dioxide::image::{Data, DrainGate, Mutex, Volume as _, count};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -114,34 +114,29 @@ impl Node {
     /// Writes the whole blocks `range` of the file. Counts the requests.
     pub fn write(
         &self,
-        segments: &[Segment],
+        data: &Data<'_>,
         range: Range<u64>,
         requests: &AtomicU64,
     ) -> io::Result<()> {
         let end = range.end * self.volume.geometry.block_bytes;
         let runs = self.runs(range.clone())?;
         if end > self.size() || has_holes(&runs) {
-            return self.fill(segments, range, requests);
+            return self.fill(data, range, requests);
         }
-        self.write_runs(segments, &runs, requests)?;
+        self.write_runs(data, &runs, requests)?;
         self.state.lock().is_behind(Behind::Times);
         Ok(())
     }
 
-    fn write_runs(
-        &self,
-        segments: &[Segment],
-        runs: &[Run],
-        requests: &AtomicU64,
-    ) -> io::Result<()> {
+    fn write_runs(&self, data: &Data<'_>, runs: &[Run], requests: &AtomicU64) -> io::Result<()> {
         let mut done = 0;
         for run in runs {
             let bytes = run.blocks * self.volume.geometry.block_bytes;
             let at = run.at.expect("no hole is left");
             count(requests, 1);
             match runs.len() {
-                1 => self.volume.write(segments, at)?,
-                _ => self.volume.write(&part_of(segments, &(done..done + bytes)), at)?,
+                1 => self.volume.write(data, at)?,
+                _ => self.volume.write(&data.part(&(done..done + bytes)), at)?,
             }
             done += bytes;
         }
@@ -150,12 +145,7 @@ impl Node {
 
     /// Writes into holes or beyond the end. Allocates the blocks, writes them, and only then adds
     /// them to the file.
-    fn fill(
-        &self,
-        segments: &[Segment],
-        range: Range<u64>,
-        requests: &AtomicU64,
-    ) -> io::Result<()> {
+    fn fill(&self, data: &Data<'_>, range: Range<u64>, requests: &AtomicU64) -> io::Result<()> {
         let _alone = self.filling.lock();
         let volume = &*self.volume;
         let (block_bytes, size) = (volume.geometry.block_bytes, self.size());
@@ -167,7 +157,7 @@ impl Node {
         // The lock of `filling` keeps these runs valid until the end.
         let runs = self.runs(range.clone())?;
         let taken = self.take_blocks(&runs, &range)?;
-        let written = self.write_runs(segments, &filled(&runs, &taken.data), requests);
+        let written = self.write_runs(data, &filled(&runs, &taken.data), requests);
         if let Err(error) = written {
             self.state.lock().map.give_back(&taken.all);
             volume.release(&taken.all)?;
@@ -257,7 +247,7 @@ impl Node {
             return Ok(());
         }
         bytes[kept..].fill(0);
-        self.volume.write(&[Segment::of(&bytes)], at)
+        self.volume.write(&Data::of([&bytes[..]]), at)
     }
 
     /// Makes written data durable, and the metadata that leads to it; with the timestamps if

@@ -26,17 +26,13 @@ use crate::format::{
 use crate::indirect::Tables;
 use crate::lookup;
 use crate::node::Node;
-use dioxide::image::{self, Image, Mutex, MutexGuard, Segment, VolumeFile, clock, count};
+use dioxide::image::{self, Data, Image, Mutex, MutexGuard, VolumeFile, clock, count};
 use dioxide::{Buffer, ErrorKind};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
-
-/// Cache size at which unchanged blocks are evicted, in bytes. A simulation has a small cache, so
-/// that it rereads blocks.
-const KEPT_BYTES_MAX: usize = if cfg!(feature = "sim") { 8 << 10 } else { 16 << 20 };
 
 /// A multiple of every alignment of direct I/O, and enough for the superblock.
 const FIRST_READ_BYTES: usize = 4096;
@@ -47,6 +43,8 @@ pub(crate) struct Volume {
     image: Image,
     pub geometry: Geometry,
     write: bool,
+    /// The size of the cache at which unchanged blocks are evicted.
+    cache_bytes: usize,
     /// Whether this process may use the reserved blocks.
     may_use_reserved: bool,
     metadata: Mutex<Metadata>,
@@ -113,7 +111,7 @@ pub(super) fn corrupt(why: impl Into<String>) -> io::Error {
 
 impl Volume {
     /// Reads the volume on an image. Writes nothing.
-    pub fn open(mut image: Image, write: bool) -> io::Result<Arc<Self>> {
+    pub fn open(mut image: Image, write: bool, cache_bytes: usize) -> io::Result<Arc<Self>> {
         let mut first = Buffer::zeroed(FIRST_READ_BYTES);
         let read = image.read(&mut first, 0)?;
         if read < SUPERBLOCK_AT + SUPERBLOCK_BYTES as u64 {
@@ -131,6 +129,7 @@ impl Volume {
         let volume = Arc::new(Self {
             image,
             write,
+            cache_bytes,
             may_use_reserved: user == 0 || user == u32::from(geometry.reserved_for),
             geometry,
             metadata: Mutex::default(),
@@ -187,8 +186,8 @@ impl Volume {
     }
 
     /// Writes whole blocks, from `block` on.
-    pub fn write(&self, segments: &[Segment], block: u64) -> io::Result<()> {
-        self.image.write(segments, block * self.geometry.block_bytes)
+    pub fn write(&self, data: &Data<'_>, block: u64) -> io::Result<()> {
+        self.image.write(data, block * self.geometry.block_bytes)
     }
 
     pub fn flush(&self) -> io::Result<()> {
@@ -352,9 +351,8 @@ impl Volume {
         let mut rest = &blocks[..];
         for run in self.image.runs(&ranges) {
             let (now, later) = rest.split_at(run);
-            let segments: Vec<_> = now.iter().map(|(_, bytes)| Segment::of(bytes)).collect();
             count(requests, 1);
-            self.write(&segments, now[0].0)?;
+            self.write(&Data::of(now.iter().map(|(_, bytes)| &bytes[..])), now[0].0)?;
             rest = later;
         }
         Ok(())
@@ -364,7 +362,7 @@ impl Volume {
         metadata.change_superblock(self, |superblock| superblock.mark(clean, clock()))?;
         let (block, _) = self.geometry.superblock();
         let kept = metadata.block(self, block)?;
-        self.write(&[Segment::of(&kept.bytes)], block)?;
+        self.write(&Data::of([&kept.bytes[..]]), block)?;
         kept.changed = None;
         self.flush()
     }
@@ -438,7 +436,7 @@ impl Metadata {
     fn block(&mut self, volume: &Volume, block: u64) -> io::Result<&mut Kept> {
         if !self.blocks.contains_key(&block) {
             let mut bytes = Buffer::zeroed(volume.geometry.block_bytes as usize);
-            if self.blocks.len() * bytes.len() >= KEPT_BYTES_MAX && !self.in_flight {
+            if self.blocks.len() * bytes.len() >= volume.cache_bytes && !self.in_flight {
                 self.blocks.retain(|_, kept| kept.changed.is_some());
             }
             volume.read(&mut bytes, block)?;

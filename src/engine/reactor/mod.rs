@@ -35,7 +35,8 @@
 //! 4. Tasks that were woken together are about to return. The worker yields while more and more of
 //!    them do (`Worker::gather`). Calls to submit a batch wait for that (`Driver::wait`). So the
 //!    tasks of one batch form one batch again. Two halves would wait for each other's flush.
-//!    meanwhile, the worker has the last share of the slot and frees the memory.
+//! 5. The task polls, and takes the result and the memory out of the slot. If the future was
+//!    dropped meanwhile, the worker has the last share of the slot and frees the memory.
 //!
 //! Close waits until the reactors that work on the file release it, because their threads may sleep
 //! for long. The child of a fork gets its own shared reactor. It answers futures of its parent

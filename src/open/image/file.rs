@@ -1,7 +1,7 @@
 //! The backend of one file of a volume.
 
 use super::volumes::Held;
-use super::{Volume, VolumeFile};
+use super::{Data, Volume, VolumeFile};
 use crate::backend::{Backend, Job, RequestCounts};
 use crate::buffer::Segment;
 use crate::engine::process::Process;
@@ -76,9 +76,10 @@ impl Backend for InVolume {
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
         let bytes = segments.iter().map(Segment::len).sum();
         self.check(offset, bytes)?;
-        count(&self.writes, 1);
         // Never durable by itself: the flush of the image is a step of its own.
-        self.file.write(segments, offset, &self.data_requests).map_err(os_error::of_step)?;
+        let written = self.file.write(&Data::lent(segments), offset, &self.data_requests);
+        written.map_err(os_error::of_step)?;
+        count(&self.writes, 1);
         if dsync {
             self.flush()?;
         }

@@ -17,7 +17,7 @@ use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Transfer, read_fully, write_fully};
+use crate::engine::{Engine, Transfer, part_of, read_fully, write_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, flushed};
 use crate::rules::marker::Identity;
@@ -27,8 +27,10 @@ use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
 use file::InVolume;
 use rustix::fs::OFlags;
+use smallvec::SmallVec;
 use std::fmt::Debug;
 use std::io;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -83,11 +85,12 @@ pub trait VolumeFile: Debug + Send + Sync + 'static {
     /// The size in bytes.
     fn size(&self) -> u64;
 
-    /// Reads whole blocks below the end of the last block.
+    /// Reads whole blocks below the end of the last block. The caller has checked that they are.
     fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Writes whole blocks, all or none of the space that they need. Not durable.
-    fn write(&self, segments: &[Segment], offset: u64, requests: &AtomicU64) -> io::Result<()>;
+    /// Writes whole blocks, all or none of the space that they need. Not durable. The caller has
+    /// checked that they end within the largest size of a file.
+    fn write(&self, data: &Data<'_>, offset: u64, requests: &AtomicU64) -> io::Result<()>;
 
     /// Makes durable all data that was written before, and the metadata that leads to it; with the
     /// timestamps if `times`.
@@ -98,6 +101,36 @@ pub trait VolumeFile: Debug + Send + Sync + 'static {
 
     /// The allocated byte ranges, in order.
     fn allocated(&self) -> io::Result<Vec<Range<u64>>>;
+}
+
+/// Bytes to write, in one or several pieces of memory.
+#[derive(Debug)]
+pub struct Data<'a> {
+    segments: SmallVec<[Segment; 1]>,
+    lent: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Data<'a> {
+    /// The bytes of all pieces, in order.
+    pub fn of(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        Self { segments: pieces.into_iter().map(Segment::of).collect(), lent: PhantomData }
+    }
+
+    /// The bytes of segments that their owner lends for the lifetime.
+    fn lent(segments: &'a [Segment]) -> Self {
+        Self { segments: segments.into(), lent: PhantomData }
+    }
+
+    /// Length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "no operation takes empty data")]
+    pub fn len(&self) -> u64 {
+        self.segments.iter().map(Segment::len).sum()
+    }
+
+    /// A range of the bytes.
+    pub fn part(&self, part: &Range<u64>) -> Self {
+        Self { segments: part_of(&self.segments, part), lent: PhantomData }
+    }
 }
 
 /// Reads a volume from its image, for writing if the flag is set. Writes nothing.
@@ -159,9 +192,9 @@ impl Image {
     }
 
     /// Writes all bytes. Not durable.
-    pub fn write(&self, segments: &[Segment], offset: u64) -> io::Result<()> {
-        let transfer = Transfer::of_write(segments.iter().map(Segment::len).sum(), self.unit);
-        write_fully(&*self.backend, segments, offset, transfer)
+    pub fn write(&self, data: &Data<'_>, offset: u64) -> io::Result<()> {
+        let transfer = Transfer::of_write(data.len(), self.unit);
+        write_fully(&*self.backend, &data.segments, offset, transfer)
     }
 
     /// Makes durable all data that was written before.
