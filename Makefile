@@ -1,5 +1,5 @@
 # Commands for developers. The scripts in scripts/ do the work.
-.PHONY: bench test test-all agreement check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
+.PHONY: bench test test-all agreement check mutants fuzz simulate loom sanitize install deb deb-test rpm dist dist-test capi install-capi lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -41,6 +41,18 @@ deb:
 # Builds the package, and tests it on a temporary copy of this system. As root.
 deb-test:
 	scripts/cli deb-test --profile dev
+
+# An RPM package, in target/rpm.
+rpm:
+	scripts/cli rpm
+
+# A static build of the command as a tar.gz with its checksum, in target/dist.
+dist:
+	scripts/cli dist
+
+# Builds it, and tries it in an empty root, a container and an RPM package. As root.
+dist-test:
+	scripts/cli dist-test --profile dev
 
 # libdioxide.so and libdioxide.a, in target/release.
 capi:
