@@ -519,7 +519,7 @@ static void lengths_that_libc_asks_for_itself(void) {
     }
 }
 
-static void the_position_of_appends_after_a_cut(void) {
+static void the_position_of_appends_after_a_truncate(void) {
     fd = open_direct("file", O_APPEND);
     append_blocks(8);
     must("ftruncate", ftruncate(fd, BLOCK), 0);
@@ -1302,7 +1302,7 @@ static const struct {
     CASE(pieces_that_are_not_there),
     CASE(a_write_in_a_destructor_of_thread_data),
     CASE(lengths_that_libc_asks_for_itself),
-    CASE(the_position_of_appends_after_a_cut),
+    CASE(the_position_of_appends_after_a_truncate),
     CASE(a_number_that_a_stream_closed),
     CASE(close_beside_mmap),
     CASE(a_closefrom_beside_a_take_over),
