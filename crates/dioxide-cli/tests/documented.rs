@@ -1,0 +1,246 @@
+//! Every command that the documents and the help show is run, in a short form: in a directory of
+//! its own, for milliseconds, with few threads. `README.md` and `docs/*.md` show commands in `sh`
+//! blocks, the help below "Examples:".
+
+mod common;
+
+use common::{run, stdout};
+use dioxide_testkit::loop_device::AttachedFile;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// The commands in the `sh` blocks of a document that begin with `dioxide`, without comments.
+fn in_document(text: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut is_shell = false;
+    let mut open: Option<String> = None;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            is_shell = line == "```sh";
+            continue;
+        }
+        let line = line.split(" #").next().unwrap_or_default().trim();
+        let line = line.strip_prefix("sudo ").unwrap_or(line);
+        let text = match open.take() {
+            Some(begun) => format!("{begun} {line}"),
+            None if is_shell && line.starts_with("dioxide ") => line.to_string(),
+            None => continue,
+        };
+        match text.strip_suffix('\\') {
+            Some(begun) => open = Some(begun.trim_end().to_string()),
+            None => commands.push(text),
+        }
+    }
+    commands
+}
+
+/// The commands in the help of a subcommand and of all below it.
+fn in_help(subcommand: &str) -> Vec<String> {
+    let output = run(&format!("{subcommand} --help"));
+    let help = stdout(&output);
+    let examples = help.lines().filter(|line| line.starts_with("  dioxide "));
+    let mut commands: Vec<_> = examples.map(|line| line.trim().to_string()).collect();
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    for line in listed.take_while(|line| !line.is_empty()) {
+        let name = line.split_whitespace().next().filter(|_| line.starts_with("  "));
+        if let Some(name) = name.filter(|name| *name != "help" && !line.starts_with("   ")) {
+            commands.extend(in_help(&format!("{subcommand} {name}")));
+        }
+    }
+    commands
+}
+
+fn documented() -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut documents = vec![root.join("README.md")];
+    let more = fs::read_dir(root.join("docs")).expect("the documents").map(|entry| entry.unwrap());
+    documents.extend(
+        more.map(|entry| entry.path()).filter(|path| path.extension() == Some("md".as_ref())),
+    );
+    let texts = documents.iter().map(|path| fs::read_to_string(path).expect("a document"));
+    texts.flat_map(|text| in_document(&text)).chain(in_help("")).collect()
+}
+
+/// What the placeholders of the documents stand for.
+struct Stage {
+    dir: tempfile::TempDir,
+    devices: Option<[AttachedFile; 2]>,
+    watched: Child,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for name in ["data", "bin", "man"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let members = ["one", "two", "three"].map(|name| dir.path().join(name));
+        let mut options = dioxide::OpenOptions::new();
+        options.write(true).create(true).open_striped(&members, 64 << 10).unwrap().close().unwrap();
+        for name in ["data/file", "records.log"] {
+            fs::write(dir.path().join(name), vec![1; 8192]).unwrap();
+        }
+        let programs = [("fio", "exit 0"), ("program", "exit 0")];
+        for (name, script) in programs {
+            let path = dir.path().join("bin").join(name);
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(&path, mode).unwrap();
+        }
+        fs::write(dir.path().join("job.fio"), "").unwrap();
+        // Only a lab has loop devices.
+        let device = |name: &str| {
+            let image = dir.path().join(name);
+            fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+            AttachedFile::new(&image).ok()
+        };
+        let devices = device("X").zip(device("Y")).map(|(x, y)| [x, y]);
+        let watched = Command::new("sh")
+            .args(["-c", "while :; do dd if=/dev/zero of=watched bs=4k count=64 conv=fsync; done"])
+            .current_dir(&dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { dir, devices, watched }
+    }
+
+    /// The command in its short form. None if it needs a device and there is none.
+    fn short(&self, command: &str) -> Option<String> {
+        let dir = self.dir.path().display().to_string();
+        let mut command = command.to_string();
+        if command.contains("/dev/X")
+            || command.contains("/dev/loopN")
+            || command.contains("/dev/zramN")
+        {
+            let devices = self.devices.as_ref()?;
+            for (name, device) in ["/dev/X", "/dev/Y"].iter().zip(devices) {
+                command = command.replace(name, &device.path().display().to_string());
+            }
+            let first = devices[0].path().display().to_string();
+            command = command.replace("/dev/loopN", &first).replace("/dev/zramN", &first);
+        }
+        let data = format!("{dir}/data");
+        for name in ["$DIOXIDE_LAB/ext4", "$DIOXIDE_LAB/xfs", "/data"] {
+            command = command.replace(name, &data);
+        }
+        let watched = self.watched.id();
+        for number in ["4711", "1234"] {
+            command = command.replace(&format!("--pid {number}"), &format!("--pid {watched}"));
+        }
+        command = command.replace("/usr/local/share/man/man1", &format!("{dir}/man"));
+        command = command.replace("> ~/", "> ./").replace("| man -l -", "> /dev/null");
+        let words: Vec<_> = command.split_whitespace().collect();
+        let mut short = Vec::new();
+        let mut at = 0;
+        while at < words.len() {
+            match (words[at], words.get(at + 1)) {
+                ("--runtime" | "--rounds" | "--seconds" | "--size" | "--count", Some(_)) => at += 1,
+                ("--numjobs", Some(_)) => {
+                    short.extend(["--numjobs", "1,2"]);
+                    at += 1;
+                }
+                ("--iodepth", Some(_)) => {
+                    short.extend(["--iodepth", "4"]);
+                    at += 1;
+                }
+                (word, _) => short.push(word),
+            }
+            at += 1;
+        }
+        let more: &[&str] = match (words.get(1), words.get(2)) {
+            (Some(&"bench"), Some(&"indirect")) => &["--count", "1", "--rounds", "1"],
+            (Some(&"bench"), Some(&"mixed")) if command.contains("--backend sim") => {
+                &["--runtime", "20ms", "--rounds", "1"]
+            }
+            // `compare` judges no fewer rounds.
+            (Some(&"bench"), Some(_)) => &["--runtime", "20ms", "--rounds", "4", "--size", "8m"],
+            (Some(&"bench"), None) => return Some("dioxide bench --help".into()),
+            (Some(&"diagnose"), _) if words.contains(&"--pid") => &["--seconds", "1"],
+            (Some(&"diagnose"), _) => &["--runtime", "20ms", "--rounds", "1"],
+            (Some(&"probe"), _) => &["--quick"],
+            _ => &[],
+        };
+        let more = more.iter().filter(|word| !short.contains(word) || !word.starts_with("--"));
+        // Before a redirection, and before the program of `run`.
+        let end = short.iter().position(|word| [">", "--"].contains(word)).unwrap_or(short.len());
+        let mut all = short[..end].to_vec();
+        if !(more.clone().count() == 1 && short.contains(&"--quick")) {
+            all.extend(more);
+        }
+        all.extend(&short[end..]);
+        Some(all.join(" "))
+    }
+
+    fn run(&self, command: &str) -> Output {
+        let command_dir = Path::new(env!("CARGO_BIN_EXE_dioxide")).parent().expect("a directory");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let own: PathBuf = self.dir.path().join("bin");
+        for dir in
+            [".local/share/bash-completion/completions", ".zfunc", ".config/fish/completions"]
+        {
+            fs::create_dir_all(self.dir.path().join(dir)).unwrap();
+        }
+        Command::new("sh")
+            .args(["-c", command])
+            .current_dir(&self.dir)
+            .env("PATH", format!("{}:{}:{path}", own.display(), command_dir.display()))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = self.watched.kill();
+        let _ = self.watched.wait();
+    }
+}
+
+/// Whether the command can run: `cargo test --workspace` also builds the preload library.
+fn has_its_library(command: &str) -> bool {
+    let command_dir = Path::new(env!("CARGO_BIN_EXE_dioxide")).parent().expect("a directory");
+    !command.starts_with("dioxide run ") || command_dir.join("libdioxide_preload.so").exists()
+}
+
+/// The exit codes that a command may have: `compare` and `recover` report findings by theirs.
+fn is_expected(command: &str, code: Option<i32>) -> bool {
+    match command.split_whitespace().nth(1) {
+        Some("compare") => matches!(code, Some(0 | 2 | 3)),
+        _ => code == Some(0),
+    }
+}
+
+#[test]
+fn every_documented_command_works() {
+    let stage = Stage::new();
+    let commands = documented();
+    assert!(commands.len() > 40, "{commands:#?}");
+    // The results that some commands read.
+    let first: Vec<_> = ["old", "new", "append"]
+        .map(|name| format!("dioxide bench append --json {name}.json --rounds 1"))
+        .into();
+    let mut failed = Vec::new();
+    for command in first.iter().chain(&commands) {
+        let Some(short) = stage.short(command).filter(|_| has_its_library(command)) else {
+            eprintln!("skipped, it needs a device or the preload library: {command}");
+            continue;
+        };
+        let output = stage.run(&short);
+        if !is_expected(&short, output.status.code()) {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            failed.push(format!("{command}\n  as {short}\n  {:?}: {said}", output.status));
+        }
+    }
+    assert!(failed.is_empty(), "\n{}", failed.join("\n"));
+}
+
+#[test]
+fn a_document_shows_its_commands() {
+    let text = "dioxide is a word\n```sh\n# a comment\ndioxide probe /data   # a directory\n\
+                sudo dioxide bench \\\n    append\nls\n```\n```\ndioxide 1 2\n```\n";
+    assert_eq!(in_document(text), ["dioxide probe /data", "dioxide bench append"]);
+}
