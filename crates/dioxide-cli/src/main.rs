@@ -22,6 +22,7 @@ mod schema;
 mod sizes;
 mod sync_ring;
 mod sys;
+mod terminal;
 mod tools;
 mod units;
 mod warnings;

@@ -12,6 +12,7 @@ use crate::args::{self, Cli, Wanted};
 use crate::exit::Regression;
 use crate::output::{self, Text};
 use crate::saved::{self, Document, Row};
+use crate::terminal::Terminal;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, error::ErrorKind};
 use judge::{Compared, Rules, Verdict};
@@ -69,7 +70,9 @@ pub fn run(args: args::Compare) -> Result<()> {
         .with_context(|| format!("{} and {}", args.old.display(), args.new.display()))?;
     let document = json::document(&comparison);
     let text = |wanted| anyhow::Ok(Text { wanted, text: output::json(&document)? });
-    output::deliver(wanted.map(text).transpose()?.as_slice(), |out| text::print(&comparison, out))?;
+    let texts = wanted.map(text).transpose()?;
+    let terminal = Terminal::of_stdout(args.shape.wide);
+    output::deliver(texts.as_slice(), terminal, |page| text::print(&comparison, page))?;
     conclude(&comparison)
 }
 

@@ -7,9 +7,9 @@ use super::judge::{Basis, CHANCE_MAX, Compared, ROUNDS_MIN, Verdict, is_judged};
 use crate::args::By;
 use crate::bench::ratio::median;
 use crate::meter::machine::Machine;
+use crate::output::Page;
 use crate::report::grid::Grid;
 use crate::saved::Row;
-use dioxide::text::shown;
 use dioxide_diagnose::words::nanoseconds;
 use std::io::Write;
 
@@ -23,18 +23,22 @@ const COLUMNS: [Column; 15] = [
     (PATH, |row| row.old.key.path.clone()),
     ("iodepth", |row| row.old.key.iodepth.to_string()),
     ("iops old", |row| rate(&row.old.rounds_iops)),
-    ("new", |row| rate(&row.new.rounds_iops)),
-    ("change", |row| change(row.iops)),
+    ("iops new", |row| rate(&row.new.rounds_iops)),
+    ("iops change", |row| change(row.iops)),
     ("x kernel old", |row| known(row.ratio_to_kernel, |change| format!("{:.2}", change.old))),
-    ("new", |row| known(row.ratio_to_kernel, |change| format!("{:.2}", change.new))),
-    ("change", |row| change(row.ratio_to_kernel)),
+    ("x kernel new", |row| known(row.ratio_to_kernel, |change| format!("{:.2}", change.new))),
+    ("x kernel change", |row| change(row.ratio_to_kernel)),
     ("p", |row| known(row.p_adjusted, probability)),
     ("p99 old", |row| latency(row.old)),
-    ("new", |row| latency(row.new)),
+    ("p99 new", |row| latency(row.new)),
     ("cpu us/op old", |row| cpu(row.old)),
-    ("new", |row| cpu(row.new)),
+    ("cpu us/op new", |row| cpu(row.new)),
     (VERDICT, |row| word(row.verdict).into()),
 ];
+
+/// The columns that a narrow terminal may leave out, the most important first: the changes, the
+/// depth, then the figures that are not judged.
+const OPTIONAL: [usize; 12] = [8, 5, 2, 9, 6, 7, 3, 4, 10, 11, 12, 13];
 
 /// The name of a verdict in the table.
 fn word(verdict: Verdict) -> &'static str {
@@ -50,16 +54,17 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-pub fn print(comparison: &Comparison<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn print(comparison: &Comparison<'_>, out: &mut Page) -> anyhow::Result<()> {
+    let width = out.width();
     for (name, machine) in [("old", &comparison.old.machine), ("new", &comparison.new.machine)] {
-        writeln!(out, "{name}: {}", shown(&origin(machine)))?;
+        writeln!(out, "{name}: {}", origin(machine))?;
     }
     writeln!(out)?;
     for rows in comparison.rows.chunk_by(|one, next| one.old.key.work == next.old.key.work) {
-        writeln!(out, "{}\n{}\n", shown(&rows[0].old.key.work.to_string()), table(rows))?;
+        writeln!(out, "{}\n{:width$}\n", rows[0].old.key.work, table(rows))?;
     }
     for sentence in sentences(comparison) {
-        writeln!(out, "{}", shown(&sentence))?;
+        writeln!(out, "{sentence}")?;
     }
     Ok(())
 }
@@ -76,6 +81,7 @@ fn table(rows: &[Compared<'_>]) -> Grid {
     let header = COLUMNS.map(|(name, _)| name.to_owned()).into();
     let rows = rows.iter().map(|row| COLUMNS.map(|(_, cell)| cell(row)).into()).collect();
     Grid::new(header, rows, |column| ![PATH, VERDICT].contains(&COLUMNS[column].0))
+        .with_optional(OPTIONAL.into())
 }
 
 fn rate(rounds: &[f64]) -> String {
@@ -271,6 +277,7 @@ mod tests {
     use super::*;
     use crate::saved::Document;
     use crate::saved::examples::{document, row};
+    use crate::terminal::Terminal;
 
     const KERNEL: [f64; 9] = [100.0, 101.0, 99.0, 102.0, 98.0, 103.0, 97.0, 104.0, 96.0];
 
@@ -287,9 +294,9 @@ mod tests {
     fn texts(old: &Document, new: &Document, limit_percent: Option<f64>) -> (String, Vec<String>) {
         let rules = Rules { by: By::Ratio, limit_percent };
         let comparison = Comparison::new(old, new, rules);
-        let mut out = Vec::new();
-        print(&comparison, &mut out).unwrap();
-        (String::from_utf8(out).unwrap(), sentences(&comparison))
+        let mut page = Page::new(Terminal::default());
+        print(&comparison, &mut page).unwrap();
+        (page.finished(), sentences(&comparison))
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::document::{Diagnosis, Document};
 use crate::bench::ratio::median;
+use crate::output;
 use crate::report::grid::Grid;
 use crate::units;
 use anyhow::Result;
@@ -11,11 +12,10 @@ use dioxide_diagnose::finding::Finding;
 use dioxide_diagnose::usl::Fit;
 use dioxide_diagnose::waits::Wait;
 use dioxide_diagnose::words::{percent, rate, threads};
-use rustix::termios::tcgetwinsize;
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::Write;
 
-/// The width without a terminal, and on wide ones: longer lines are hard to read.
+/// The width of prose without a terminal, and on wide ones: longer lines are hard to read.
 const WIDTH_MAX: usize = 100;
 /// Waits with less of the I/O time are left out.
 const SHARE_MIN: f64 = 0.005;
@@ -25,19 +25,20 @@ const FILE_MAX: usize = 40;
 const IDLE_MAX: usize = 3;
 
 /// Prints all of it. With several workloads the curves are lines, unless `verbose`.
-pub fn print(document: &Document, verbose: bool, out: &mut dyn Write) -> Result<()> {
-    let page = Page { width: width() };
+pub fn print(document: &Document, verbose: bool, out: &mut output::Page) -> Result<()> {
+    let page = Page::new(out.width());
     let diagnoses = &document.diagnoses;
     let is_brief = diagnoses.len() > 1 && !verbose;
     if diagnoses.len() > 1 {
-        writeln!(out, "{}\n", summary(document))?;
+        writeln!(out, "{:1$}\n", summary(document), page.table_width)?;
     }
     for diagnosis in diagnoses {
         writeln!(out, "{}", page.verdicts(document, diagnosis))?;
         if is_brief {
             writeln!(out, "{}", page.paragraph(&curve_in_a_line(diagnosis)))?;
         } else if !diagnosis.evidence.curve.is_empty() {
-            writeln!(out, "{}\n\n{}", curve(diagnosis), page.law(diagnosis))?;
+            let width = page.table_width;
+            writeln!(out, "{:width$}\n\n{}", curve(diagnosis), page.law(diagnosis))?;
         }
     }
     if is_brief {
@@ -54,24 +55,27 @@ pub fn print(document: &Document, verbose: bool, out: &mut dyn Write) -> Result<
     )?)
 }
 
-fn width() -> usize {
-    let columns = stdout().is_terminal().then(|| tcgetwinsize(stdout())).and_then(Result::ok);
-    columns.map_or(WIDTH_MAX, |size| usize::from(size.ws_col).clamp(40, WIDTH_MAX))
-}
-
-/// The width for line breaks.
+/// The widths of lines.
 struct Page {
+    /// Of prose.
     width: usize,
+    /// 0 without a limit.
+    table_width: usize,
 }
 
 impl Page {
+    fn new(table_width: usize) -> Self {
+        let width = if table_width == 0 { WIDTH_MAX } else { table_width.min(WIDTH_MAX) };
+        Self { width, table_width }
+    }
+
     /// The verdicts and the wait table.
     fn verdicts(&self, document: &Document, diagnosis: &Diagnosis) -> String {
         let mut text = self.paragraph(&title(document, diagnosis)) + "\n";
         for finding in &diagnosis.findings {
             text += &(self.finding(finding) + "\n");
         }
-        text + &waits(diagnosis)
+        text + &waits(diagnosis, self.table_width)
     }
 
     fn law(&self, diagnosis: &Diagnosis) -> String {
@@ -101,7 +105,7 @@ impl Page {
 }
 
 /// The wait table.
-fn waits(diagnosis: &Diagnosis) -> String {
+fn waits(diagnosis: &Diagnosis, width: usize) -> String {
     if diagnosis.waits.is_empty() {
         return String::new();
     }
@@ -112,13 +116,14 @@ fn waits(diagnosis: &Diagnosis) -> String {
     let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
     let rows =
         shown.iter().map(|wait| columns.iter().map(|(_, cell)| cell(wait)).collect()).collect();
-    let table = Grid::new(header, rows, |column| column < 2);
+    let optional = OPTIONAL.into_iter().filter(|column| *column < columns.len()).collect();
+    let table = Grid::new(header, rows, |column| column < 2).with_optional(optional);
     let rest = if hidden.is_empty() {
         String::new()
     } else {
-        format!("({} more in the JSON)\n", hidden.len())
+        format!("({} more with --json)\n", hidden.len())
     };
-    format!("{table}\n{rest}")
+    format!("{table:width$}\n{rest}")
 }
 
 /// The scalability law, and the cost of the observation.
@@ -143,6 +148,9 @@ pub const COLUMNS: [Column; 7] = [
     ("task", |wait| wait.task.clone()),
     ("file", |wait| wait.file.as_deref().map_or("-".into(), end_of)),
 ];
+
+/// The columns that a narrow terminal may leave out, the most important first.
+const OPTIONAL: [usize; 4] = [6, 3, 4, 5];
 
 /// The relevant waits, and the others.
 fn shown(waits: &[Wait]) -> (Vec<&Wait>, Vec<&Wait>) {
@@ -327,11 +335,12 @@ fn wall(diagnosis: &Diagnosis) -> String {
 mod tests {
     use super::super::document::examples::{appends, document};
     use super::*;
+    use crate::terminal::Terminal;
 
     fn printed(diagnoses: Vec<Diagnosis>, verbose: bool) -> String {
-        let mut out = Vec::new();
-        print(&document(diagnoses), verbose, &mut out).unwrap();
-        String::from_utf8(out).unwrap()
+        let mut page = output::Page::new(Terminal::default());
+        print(&document(diagnoses), verbose, &mut page).unwrap();
+        page.finished()
     }
 
     fn expect_in_order(text: &str, parts: &[&str]) {

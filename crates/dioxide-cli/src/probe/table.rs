@@ -3,6 +3,7 @@
 use super::document::{Concurrency, Cost, Document, Flush, SyncMethod, Target, Verdict};
 use super::facts::{Fact, Facts, Topic, Value};
 use super::layer::Layer;
+use crate::output::Page;
 use crate::report::grid::Grid;
 use crate::units;
 use anyhow::Result;
@@ -21,40 +22,41 @@ pub const TOPICS: [Topic; 7] = [
 ];
 
 /// Everything.
-pub fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
+pub fn print(document: &Document, out: &mut Page) -> Result<()> {
+    let width = out.width();
     for topic in TOPICS {
         if document.facts.about(topic).next().is_some() {
-            writeln!(out, "{}\n{}\n", title(topic), of_facts(&document.facts, topic))?;
+            writeln!(out, "{}\n{:width$}\n", title(topic), of_facts(&document.facts, topic))?;
         }
     }
     if !document.devices.is_empty() {
-        writeln!(out, "Device stack, top to bottom\n{}", of_devices(&document.devices))?;
+        writeln!(out, "Device stack, top to bottom\n{:width$}", of_devices(&document.devices))?;
         for line in descriptions(&document.devices) {
             writeln!(out, "{}", shown(&line))?;
         }
         writeln!(out)?;
     }
     if let Some(flush) = &document.flush {
-        writeln!(out, "A flush (fdatasync), on this machine now\n{}\n", of_flush(flush))?;
+        writeln!(out, "A flush (fdatasync), on this machine now\n{:width$}\n", of_flush(flush))?;
     }
     if !document.costs.is_empty() {
         writeln!(
             out,
-            "One write of 4 KiB by one thread, on this machine now\n{}\n",
+            "One write of 4 KiB by one thread, on this machine now\n{:width$}\n",
             of_costs(&document.costs)
         )?;
     }
     if !document.concurrency.is_empty() {
         writeln!(
             out,
-            "Operations of 4 KiB by 1, 2 and 8 threads, on this machine now\n{}\n",
+            "Operations of 4 KiB by 1, 2 and 8 threads, on this machine now\n{:width$}\n",
             of_concurrency(&document.concurrency)
         )?;
     }
     if !document.sync_methods.is_empty() {
         writeln!(
             out,
-            "Ways to make 8 KiB durable, on this machine now\n{}\n",
+            "Ways to make 8 KiB durable, on this machine now\n{:width$}\n",
             of_sync_methods(&document.sync_methods)
         )?;
     }
@@ -204,6 +206,7 @@ pub fn of_costs(costs: &[Cost]) -> Grid {
     };
     let header = ["", "durable", "p50", "p99", "requests/op", "flushes/op", "samples"];
     table(&header, costs.iter().map(row).collect(), |column| column > 1)
+        .with_optional(vec![3, 5, 4, 6])
 }
 
 /// In words.
@@ -234,10 +237,13 @@ pub fn of_concurrency(all: &[Concurrency]) -> Grid {
         ]
     };
     let rates = ["", "1: iops", "2: iops", "8: iops", "2 x 1", "8 x 1"];
-    let header =
-        [&rates[..], &["wait for a lock", "for the device", "two or more", "", "most wait in"]]
-            .concat();
+    let header = [
+        &rates[..],
+        &["wait for a lock", "for the device", "two or more", "verdict", "most wait in"],
+    ]
+    .concat();
     table(&header, all.iter().map(row).collect(), |column| (1..=8).contains(&column))
+        .with_optional(vec![5, 3, 1, 6, 7, 8, 10, 2, 4])
 }
 
 pub fn of_sync_methods(methods: &[SyncMethod]) -> Grid {
@@ -261,14 +267,15 @@ pub fn of_sync_methods(methods: &[SyncMethod]) -> Grid {
 mod tests {
     use super::super::document::examples;
     use super::*;
+    use crate::terminal::Terminal;
 
     #[test]
     fn everything_that_was_found_is_shown() {
         let mut document = examples::document();
         document.unmeasured.push("Reads were not measured.".into());
-        let mut text = Vec::new();
-        print(&document, &mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
+        let mut page = Page::new(Terminal::default());
+        print(&document, &mut page).unwrap();
+        let text = page.finished();
         for words in [
             "offset and length  512 B  (statx)",
             "volatile cache  yes",

@@ -17,7 +17,8 @@ use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
-use crate::output::{self, Text};
+use crate::output::{self, Page, Text};
+use crate::terminal::Terminal;
 use anyhow::Result;
 use std::io::Write;
 
@@ -78,20 +79,22 @@ pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
     if let Some(wanted) = outputs.wanted_fio() {
         texts.push(Text { wanted, text: output::json(&fio::document(report))? });
     }
-    output::deliver(&texts, |out| print_for_people(report, outputs.verbose, out))
+    let terminal = Terminal::of_stdout(outputs.common.shape.wide);
+    output::deliver(&texts, terminal, |page| print_for_people(report, outputs.verbose, page))
 }
 
 /// Several block sizes have matrices, and their tables only if `verbose`.
-fn print_for_people(report: &Report, verbose: bool, out: &mut dyn Write) -> Result<()> {
+fn print_for_people(report: &Report, verbose: bool, out: &mut Page) -> Result<()> {
+    let width = out.width();
     let (matrices, singles): (Vec<_>, Vec<_>) =
         report.groups().partition(|rows| by_block_size(rows).nth(1).is_some());
     for rows in &matrices {
-        writeln!(out, "{}", matrix::of(report, rows))?;
+        writeln!(out, "{}", matrix::of(report, rows, width))?;
     }
     let tables: Vec<_> =
         if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
     for rows in &tables {
-        writeln!(out, "{}\n{}", table::title(report, rows), table::of(rows))?;
+        writeln!(out, "{}\n{:width$}", table::title(report, rows), table::of(rows))?;
         writeln!(out, "{}", refusals::of(rows))?;
         if rows[0].point.scenario == Scenario::Mixed {
             writeln!(out, "{}", percentiles::of(rows))?;

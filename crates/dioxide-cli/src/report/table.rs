@@ -85,11 +85,13 @@ fn remarks(rows: &[Row]) -> String {
 type Column = (&'static str, fn(&Row) -> String);
 
 const NAMES: [Column; 3] = [
-    ("numjobs", |row| row.point.threads(row.route).to_string()),
+    (NUMJOBS, |row| row.point.threads(row.route).to_string()),
     (PATH, |row| row.route.name().to_owned()),
-    ("iodepth", |row| row.route.iodepth().to_string()),
+    (IODEPTH, |row| row.route.iodepth().to_string()),
 ];
+const NUMJOBS: &str = "numjobs";
 const PATH: &str = "path";
+const IODEPTH: &str = "iodepth";
 const IOPS: Column = ("iops", |row| format!("{:.0}", row.iops()));
 /// For mixed operations.
 const DIRECTIONS: [Column; 2] = [
@@ -175,6 +177,26 @@ fn columns(point: Point) -> Vec<Column> {
     }
 }
 
+/// The columns that a narrow terminal shows, the most important first. Later come the others.
+const IMPORTANT: [&str; 16] = [
+    "x kernel",
+    "p99",
+    CLAT,
+    LAT,
+    "x preallocated",
+    "x buffered-group",
+    "x serialised",
+    "x dioxide",
+    "read iops",
+    "write iops",
+    "requests/write",
+    "cpu us/op",
+    "cpu us/MiB",
+    "p99.9",
+    "flushes/op",
+    "in flight",
+];
+
 /// The table of these rows.
 pub fn of(rows: &[Row]) -> Grid {
     let point = rows[0].point;
@@ -187,9 +209,26 @@ pub fn of(rows: &[Row]) -> Grid {
         cells.chain(rivals.iter().map(|route| ratio(rival(rows, row, *route)))).collect()
     };
     let path = columns.iter().position(|(name, _)| *name == PATH);
-    Grid::new(names.chain(ratios).collect(), rows.iter().map(cells).collect(), |column| {
-        Some(column) != path
-    })
+    let names: Vec<String> = names.chain(ratios).collect();
+    let optional = optional(rows, &names);
+    Grid::new(names, rows.iter().map(cells).collect(), |column| Some(column) != path)
+        .with_optional(optional)
+}
+
+/// All but the names of the row and its rate. A depth that is always 1 is no name.
+fn optional(rows: &[Row], names: &[String]) -> Vec<usize> {
+    let has_queue = rows.iter().any(|row| row.route.iodepth() > 1);
+    let is_necessary = |name: &str| {
+        [PATH, NUMJOBS, IOPS.0, BANDWIDTH.0, INDIRECT[1].0].contains(&name)
+            || (name == IODEPTH && has_queue)
+    };
+    let rank = |column: &usize| {
+        IMPORTANT.iter().position(|name| *name == names[*column]).unwrap_or(IMPORTANT.len())
+    };
+    let mut optional: Vec<usize> =
+        (0..names.len()).filter(|column| !is_necessary(&names[*column])).collect();
+    optional.sort_by_key(rank);
+    optional
 }
 
 fn percentile(row: &Row, percent: f64) -> String {
