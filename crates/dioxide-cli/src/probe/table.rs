@@ -5,10 +5,10 @@ use super::facts::{Fact, Facts, Topic, Value};
 use super::layer::Layer;
 use crate::output::Page;
 use crate::report::grid::Grid;
-use crate::units;
+use crate::units::about_bytes as size;
 use anyhow::Result;
 use dioxide::text::shown;
-use dioxide_diagnose::words::nanoseconds;
+use dioxide_diagnose::words::{nanoseconds, short};
 use std::io::Write;
 
 pub const TOPICS: [Topic; 7] = [
@@ -88,11 +88,6 @@ pub fn value(fact: &Fact) -> String {
         Ok(Value::Text(text)) => text.clone(),
         Err(why) => format!("unknown: {why}"),
     }
-}
-
-/// Exact if that is short.
-fn size(bytes: u64) -> String {
-    if units::size(bytes).len() <= 8 { units::size(bytes) } else { units::about_bytes(bytes) }
 }
 
 fn table(header: &[&str], rows: Vec<Vec<String>>, is_number: impl Fn(usize) -> bool) -> Grid {
@@ -224,9 +219,9 @@ pub fn of_concurrency(all: &[Concurrency]) -> Grid {
     let row = |one: &Concurrency| {
         vec![
             target(one.target).to_owned(),
-            format!("{:.0}", one.iops_1),
-            format!("{:.0}", one.iops_2),
-            format!("{:.0}", one.iops_8),
+            short(one.iops_1),
+            short(one.iops_2),
+            short(one.iops_8),
             one.ratio_2.to_string(),
             one.ratio_8.to_string(),
             waiters(one.lock_waiters_8),
@@ -250,9 +245,7 @@ pub fn of_sync_methods(methods: &[SyncMethod]) -> Grid {
     let row = |one: &SyncMethod| {
         let figures = match &one.unavailable {
             Some(why) => ["-".into(), "-".into(), why.clone()],
-            None => {
-                [format!("{:.0}", one.ops_per_s), format!("{:.1}", one.us_per_op), String::new()]
-            }
+            None => [short(one.ops_per_s), format!("{:.1}", one.us_per_op), String::new()],
         };
         let first = [one.method.clone(), format!("{} x 8 KiB", one.writes)];
         let remark = if one.is_durable { figures[2].clone() } else { "NOT durable".into() };
@@ -303,7 +296,7 @@ mod tests {
             })
         };
         assert_eq!(shown("offset_bytes", Ok(512u64.into())), "512 B");
-        assert_eq!(shown("free_bytes", Ok(6_012_954_214u64.into())), "5.6g");
+        assert_eq!(shown("free_bytes", Ok(6_012_954_214u64.into())), "5.6 GiB");
         assert_eq!(shown("file_extents", Ok(7u64.into())), "7");
         assert_eq!(shown("reflink", Ok(false.into())), "no");
         assert_eq!(shown("journal", Err("for root only".into())), "unknown: for root only");

@@ -8,6 +8,7 @@ use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::{Route, Scenario};
 use crate::sizes::Sizes;
+use dioxide_diagnose::words::short;
 use std::collections::BTreeSet;
 
 /// All matrices of these rows, of one scenario and durability, and where a path gets slower with
@@ -30,7 +31,7 @@ pub fn matrices(rows: &[Row]) -> Vec<Grid> {
     let paths = paths(rows);
     let rates = paths.iter().map(|path| {
         matrix(rows, &format!("{path} iops"), |row| {
-            (path_of(row) == *path).then(|| format!("{:.0}", row.iops()))
+            (path_of(row) == *path).then(|| short(row.iops()))
         })
     });
     let ratios = paths.iter().filter(|path| is_compared(rows, path)).flat_map(|path| {

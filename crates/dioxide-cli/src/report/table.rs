@@ -6,7 +6,7 @@ use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Point, Scenario, durability_name, growth_name, tail_name};
 use crate::meter::vmstat::Shares;
-use dioxide_diagnose::words::nanoseconds;
+use dioxide_diagnose::words::{counted, nanoseconds, rate, short};
 
 /// Growth may occur anywhere in a run: with fewer growths, their number is chance.
 const GROWTHS_MIN: u64 = 10;
@@ -38,22 +38,28 @@ pub fn conditions(report: &Report, rows: &[Row]) -> String {
     let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
     let rate = point
         .rate_iops
-        .map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
+        .map(|iops| format!(", {} offered (lat counts from when each was due)", rate(iops as f64)));
     let length = match point.scenario {
-        Scenario::Indirect => format!("{:.0} writes", rows[0].median(|run| run.ops as f64)),
+        Scenario::Indirect => counted(rows[0].median(|run| run.ops as f64) as u64, "write"),
         _ => format!("{:.1} s", rows[0].median(|run| run.elapsed.as_secs_f64())),
     };
     format!(
-        "{}{}{}{}{}, {}; medians of {} rounds of {length}{}",
+        "{}{}{}{}{}, {}; {} of {length}{}",
         durability_name(point.durability),
         growth.unwrap_or_default(),
         tail.unwrap_or_default(),
         reads.unwrap_or_default(),
         rate.unwrap_or_default(),
         place(report, point),
-        rows[0].runs.len(),
+        rounds(rows[0].runs.len()),
         remarks(rows),
     )
+}
+
+/// One round has no median.
+fn rounds(count: usize) -> String {
+    let rounds = counted(count as u64, "round");
+    if count == 1 { rounds } else { format!("medians of {rounds}") }
 }
 
 /// `ext4 on loop0`, `btrfs`, `/dev/loop5`, `an image on ext4 on loop0`.
@@ -92,13 +98,14 @@ const NAMES: [Column; 3] = [
 const NUMJOBS: &str = "numjobs";
 const PATH: &str = "path";
 const IODEPTH: &str = "iodepth";
-const IOPS: Column = ("iops", |row| format!("{:.0}", row.iops()));
+const IOPS: Column = ("iops", |row| short(row.iops()));
 /// For mixed operations.
 const DIRECTIONS: [Column; 2] = [
-    ("read iops", |row| format!("{:.0}", row.median(|run| run.read_iops))),
-    ("write iops", |row| format!("{:.0}", row.median(|run| run.write_iops))),
+    ("read iops", |row| short(row.median(|run| run.read_iops))),
+    ("write iops", |row| short(row.median(|run| run.write_iops))),
 ];
-const BANDWIDTH: Column = ("MB/s", |row| format!("{:.1}", row.bw_bytes() / 1e6));
+const BANDWIDTH: Column = ("MiB/s", |row| format!("{:.1}", row.bw_bytes() / MIB));
+const MIB: f64 = 1_048_576.0;
 /// The load of the device.
 const IN_FLIGHT: Column = ("in flight", |row| known(row.median_known(|run| run.inflight), 1));
 /// As in vmstat.
@@ -140,9 +147,7 @@ const INDIRECT: [Column; 11] = [
     MACHINE[1],
     MACHINE[2],
     ("mem %", |row| known(row.median_known(|run| Some(run.memory?.used_percent)), 1)),
-    ("rss MiB", |row| {
-        known(row.median_known(|run| Some(run.memory?.rss_bytes as f64 / f64::from(1 << 20))), 1)
-    }),
+    ("rss MiB", |row| known(row.median_known(|run| Some(run.memory?.rss_bytes as f64 / MIB)), 1)),
     ("cpu us/MiB", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_mib))),
     ("machine us/MiB", |row| known(row.median_known(|run| run.machine_cpu_us_per_mib), 0)),
 ];
@@ -284,7 +289,7 @@ mod tests {
     fn a_title_tells_the_conditions() {
         assert_eq!(
             title_of(vec![row(append_point(64), Route::Kernel, &[100])]),
-            "Appends: bs=4 KiB on-sync, growth unwritten, ext4; medians of 1 rounds of 1.0 s"
+            "Appends: bs=4 KiB on-sync, growth unwritten, ext4; 1 round of 1.0 s"
         );
         let fast = row(append_point(64), Route::Kernel, &[200_000]);
         assert!(
@@ -301,8 +306,8 @@ mod tests {
         let report = Report { machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
         assert_eq!(
             title(&report, &report.rows),
-            "Appends: bs=4 KiB on-sync, growth unwritten, 5000 iops offered (lat counts from when \
-             each was due), ext3 (without extents); medians of 1 rounds of 1.0 s"
+            "Appends: bs=4 KiB on-sync, growth unwritten, 5000/s offered (lat counts from when each \
+             was due), ext3 (without extents); 1 round of 1.0 s"
         );
         let text = of(&report.rows).to_string();
         assert!(text.contains("lat p50") && !text.contains("clat"));
@@ -373,15 +378,15 @@ mod tests {
         let text = of(&rows).to_string();
         let words = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
         let figures = [
-            "dioxide", "1.000", "1258.3", "10", "50", "5", "25", "21.5", "9.0", "500000.0",
+            "dioxide", "1.000", "1200.0", "10", "50", "5", "25", "21.5", "9.0", "500000.0",
             "1000000",
         ];
         assert_eq!(words[..11], figures, "{text}");
         assert_eq!(words[11..], ["2.00", "3.00", "(3.00..3.00)"], "{text}");
         assert_eq!(
             title_of(rows),
-            "Writes through indirect blocks: bs=4 MiB on-sync, an image on ext4; medians of 1 \
-             rounds of 100 writes"
+            "Writes through indirect blocks: bs=4 MiB on-sync, an image on ext4; 1 round of 100 \
+             writes"
         );
     }
 
