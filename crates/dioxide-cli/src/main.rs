@@ -20,6 +20,8 @@ mod saved;
 #[cfg(test)]
 mod schema;
 mod sizes;
+#[cfg(test)]
+mod snapshots;
 mod sync_ring;
 mod sys;
 mod terminal;

@@ -76,6 +76,13 @@ pub fn run(args: args::Compare) -> Result<()> {
     conclude(&comparison)
 }
 
+/// For people, without a limit.
+#[cfg(test)]
+pub fn print(old: &Document, new: &Document, page: &mut output::Page) -> Result<()> {
+    let rules = Rules { by: args::By::Ratio, limit_percent: Some(10.0) };
+    text::print(&Comparison::new(old, new, rules), page)
+}
+
 /// Whether the documents are comparable.
 fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
     ensure!(!comparison.rows.is_empty(), "no row is in both: they are of different work");
