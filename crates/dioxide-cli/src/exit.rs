@@ -1,5 +1,6 @@
 //! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's), 3
-//! slower than allowed, 126 and 127 a program that `run` cannot start, 128 + signal interrupted.
+//! slower than allowed, 128 + signal interrupted. 126 and 127 are of a program that `run` cannot
+//! start.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;

@@ -135,7 +135,7 @@ impl Write for Page {
 }
 
 /// Writes the texts. Then `print` writes for people, unless one of the texts goes to stdout.
-/// Programs get every name unchanged. What `print` wrote before it failed is printed too.
+/// Programs get every name unchanged. An error of `print` follows the text before it.
 pub fn deliver(
     texts: &[Text<'_>],
     terminal: Terminal,

@@ -63,7 +63,8 @@ pub fn about_bytes(count: u64) -> String {
     let (exact, unit) = (size(count), SUFFIXES.iter().rev().find(|(_, unit)| count >= *unit));
     match unit {
         Some((letter, unit)) if !exact.ends_with(&format!("{}iB", letter.to_ascii_uppercase())) => {
-            format!("{:.1} {}iB", count as f64 / *unit as f64, letter.to_ascii_uppercase())
+            let tenths = (count as f64 / *unit as f64 * 10.0).round();
+            format!("{} {}iB", tenths / 10.0, letter.to_ascii_uppercase())
         }
         _ => exact,
     }
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!([100, 1536, 4096, 3 << 30].map(size), ["100 B", "1.5 KiB", "4 KiB", "3 GiB"]);
         assert_eq!([0, 5000, 1280 << 10].map(size), ["0 B", "5000 B", "1.25 MiB"]);
         assert_eq!(
-            [100, 5000, 6_012_954_214, 4 << 30].map(about_bytes),
+            [100, 5000, 6_012_954_214, (4 << 30) + 1].map(about_bytes),
             ["100 B", "4.9 KiB", "5.6 GiB", "4 GiB"]
         );
     }

@@ -26,6 +26,10 @@ pub struct Compare {
     /// Write the comparison as JSON to FILE, or to stdout instead of the report (`-`).
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
+    /// Write the new run in Bencher Metric Format to FILE, or to stdout instead of the report
+    /// (`-`): for each row throughput, and latency at p99, with the range of the rounds.
+    #[arg(long, value_name = "FILE|-")]
+    pub bmf: Option<PathBuf>,
     #[command(flatten)]
     pub shape: Shape,
 }

@@ -1,6 +1,7 @@
 //! `dioxide compare`: whether two results of `bench --json` differ by more than chance, and by how
 //! much.
 
+mod bmf;
 mod change;
 mod json;
 mod judge;
@@ -56,12 +57,16 @@ pub fn run(args: args::Compare) -> Result<()> {
         let twice = "stdin (`-`) can be one of the two only";
         Cli::command().error(ErrorKind::ArgumentConflict, twice).exit();
     }
-    let wanted = args.json.as_deref().map(|path| Wanted { option: "--json", path });
-    output::check(wanted.as_slice())?;
-    if let Some(json) = &args.json {
-        let is_same = |input: &PathBuf| fs::canonicalize(input).ok() == fs::canonicalize(json).ok();
-        let is_input = json.exists() && (is_same(&args.old) || is_same(&args.new));
-        ensure!(!is_input, "--json {}: is one of the two results", json.display());
+    let wanted = [("--json", &args.json), ("--bmf", &args.bmf)];
+    let wanted: Vec<_> = wanted
+        .into_iter()
+        .filter_map(|(option, path)| Some(Wanted { option, path: path.as_deref()? }))
+        .collect();
+    output::check(&wanted)?;
+    for Wanted { option, path } in &wanted {
+        let is_same = |input: &PathBuf| fs::canonicalize(input).ok() == fs::canonicalize(path).ok();
+        let is_input = path.exists() && (is_same(&args.old) || is_same(&args.new));
+        ensure!(!is_input, "{option} {}: is one of the two results", path.display());
     }
     let (old, new) = (saved::read(&args.old)?, saved::read(&args.new)?);
     let rules = Rules { by: args.by, limit_percent: args.fail_on_regression };
@@ -69,10 +74,14 @@ pub fn run(args: args::Compare) -> Result<()> {
     check(&comparison, args.allow_unlike)
         .with_context(|| format!("{} and {}", args.old.display(), args.new.display()))?;
     let document = json::document(&comparison);
-    let text = |wanted| anyhow::Ok(Text { wanted, text: output::json(&document)? });
-    let texts = wanted.map(text).transpose()?;
+    let text = |wanted: Wanted<'_>| match wanted.option {
+        "--bmf" => output::json(&bmf::document(&new)),
+        _ => output::json(&document),
+    };
+    let texts = wanted.iter().map(|wanted| Ok(Text { wanted: *wanted, text: text(*wanted)? }));
+    let texts: Vec<Text<'_>> = texts.collect::<Result<_>>()?;
     let terminal = Terminal::of_stdout(args.shape.wide);
-    output::deliver(texts.as_slice(), terminal, |page| text::print(&comparison, page))?;
+    output::deliver(&texts, terminal, |page| text::print(&comparison, page))?;
     conclude(&comparison)
 }
 

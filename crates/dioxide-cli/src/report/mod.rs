@@ -18,7 +18,7 @@ use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
-use crate::output::{self, Page, Text, Tint};
+use crate::output::{self, Page, Tint};
 use crate::terminal::Terminal;
 use anyhow::Result;
 use std::io::Write;
@@ -91,12 +91,21 @@ fn beside<'a>(rows: &'a [Row], row: &Row, route: Route) -> Option<&'a Row> {
     rows.iter().find(is_beside)
 }
 
+/// Checks before the work that the requested files can be written.
+pub fn check(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<()> {
+    let fio = fio::files(routes, outputs)?;
+    let wanted: Vec<_> =
+        outputs.wanted().into_iter().chain(fio.iter().map(fio::File::wanted)).collect();
+    output::check(&wanted)
+}
+
 /// Writes the requested outputs, and prints the report.
 pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
     let mut texts =
         output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
-    if let Some(wanted) = outputs.wanted_fio() {
-        texts.push(Text { wanted, text: output::json(&fio::document(report))? });
+    let fio = fio::files(report.rows.iter().map(|row| row.route), outputs)?;
+    for file in &fio {
+        texts.push(file.text(report)?);
     }
     let terminal = Terminal::of_stdout(outputs.common.shape.wide);
     output::deliver(&texts, terminal, |page| print_for_people(report, outputs.verbose, page))
