@@ -27,7 +27,9 @@ pub struct Compare {
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
     /// Write the new run in Bencher Metric Format to FILE, or to stdout instead of the report
-    /// (`-`): for each row throughput, and latency at p99, with the range of the rounds.
+    /// (`-`).
+    ///
+    /// Each row has its throughput, and its p99 as latency, with the range of the rounds.
     #[arg(long, value_name = "FILE|-")]
     pub bmf: Option<PathBuf>,
     #[command(flatten)]
