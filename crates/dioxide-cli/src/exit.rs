@@ -1,5 +1,6 @@
 //! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's), 3
-//! slower than allowed, 128 + signal interrupted.
+//! slower than allowed, 128 + signal interrupted. 126 and 127 are of a program that `run` cannot
+//! start.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
@@ -30,6 +31,24 @@ impl std::fmt::Display for Regression {
 
 impl std::error::Error for Regression {}
 
+/// A program that cannot be started, with the exit codes of shells.
+#[derive(Debug)]
+pub enum NotStarted {
+    /// There is none of this name.
+    Missing(String),
+    /// It is there, and cannot be executed.
+    NotExecutable(String),
+}
+
+impl std::fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Missing(why) | Self::NotExecutable(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl std::error::Error for NotStarted {}
+
 /// The code that distinguishes it from an error.
 const REGRESSION: u8 = 3;
 
@@ -43,6 +62,11 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let quiet = error.is::<Failed>() || reader_went_away(&error);
     if !quiet {
         say(&format!("{error:#}"));
+    }
+    match error.downcast_ref() {
+        Some(NotStarted::Missing(_)) => return ExitCode::from(127),
+        Some(NotStarted::NotExecutable(_)) => return ExitCode::from(126),
+        None => {}
     }
     if error.is::<Regression>() { ExitCode::from(REGRESSION) } else { ExitCode::FAILURE }
 }

@@ -20,8 +20,11 @@ mod saved;
 #[cfg(test)]
 mod schema;
 mod sizes;
+#[cfg(test)]
+mod snapshots;
 mod sync_ring;
 mod sys;
+mod terminal;
 mod tools;
 mod units;
 mod warnings;

@@ -2,12 +2,17 @@
 //! If a file cannot be written, the report is still printed.
 
 use crate::args::{Output, Wanted};
+use crate::terminal::Terminal;
+use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::text::shown;
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use textwrap::core::display_width;
 
 /// The content of a file, or of stdout.
 pub struct Text<'a> {
@@ -50,37 +55,108 @@ pub fn json(document: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
+/// The report for people, before it is printed.
+pub struct Page {
+    terminal: Terminal,
+    text: Vec<u8>,
+    /// The begins of coloured lines.
+    tints: BTreeMap<usize, Tint>,
+}
+
+/// The meaning of a line, which a terminal shows as its colour.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tint {
+    /// Something got worse.
+    Bad,
+    /// A reservation.
+    Warning,
+    Good,
+}
+
+impl Page {
+    pub fn new(terminal: Terminal) -> Self {
+        Self { terminal, text: Vec::new(), tints: BTreeMap::new() }
+    }
+
+    /// For `{grid:width$}`: 0 without a limit.
+    pub fn width(&self) -> usize {
+        self.terminal.width.unwrap_or(0)
+    }
+
+    /// Writes a line with a meaning.
+    pub fn tinted(&mut self, tint: Option<Tint>, line: impl Display) -> io::Result<()> {
+        self.tints.extend(tint.map(|tint| (self.text.len(), tint)));
+        writeln!(self, "{line}")
+    }
+
+    /// The text as it is printed. No name acts on the terminal: each line is [shown]. Prose is
+    /// wrapped at the width.
+    pub fn finished(&self) -> String {
+        let (mut finished, mut at) = (String::new(), 0);
+        for line in self.text.split_inclusive(|byte| *byte == b'\n') {
+            let text = String::from_utf8_lossy(line);
+            let wrapped = self.wrapped(&shown(text.trim_end_matches('\n')).to_string());
+            let tint = self.tints.get(&at).filter(|_| self.terminal.has_colours);
+            let colour = tint.map(|tint| Style::new().fg_color(Some(tint.colour().into())));
+            let colour = colour.unwrap_or_default();
+            finished += &format!("{colour}{wrapped}{colour:#}");
+            finished += if text.ends_with('\n') { "\n" } else { "" };
+            at += line.len();
+        }
+        finished
+    }
+
+    fn wrapped(&self, line: &str) -> String {
+        match self.terminal.width {
+            Some(width) if display_width(line) > width => textwrap::fill(line, width),
+            _ => line.to_owned(),
+        }
+    }
+}
+
+impl Tint {
+    fn colour(self) -> AnsiColor {
+        match self {
+            Self::Bad => AnsiColor::Red,
+            Self::Warning => AnsiColor::Yellow,
+            Self::Good => AnsiColor::Green,
+        }
+    }
+}
+
+impl Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.text.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Writes the texts. Then `print` writes for people, unless one of the texts goes to stdout.
-///
-/// Programs get every name unchanged. For people no name acts on the terminal: each line is
-/// [shown]. `print` itself escapes characters that would break a line.
-pub fn deliver(texts: &[Text<'_>], print: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+/// Programs get every name unchanged. An error of `print` follows the text before it.
+pub fn deliver(
+    texts: &[Text<'_>],
+    terminal: Terminal,
+    print: impl FnOnce(&mut Page) -> Result<()>,
+) -> Result<()> {
     let (shown, files): (Vec<_>, Vec<_>) = texts.iter().partition(|text| text.wanted.is_stdout());
     let written: Vec<Result<()>> = files.into_iter().map(write).collect();
     let mut out = io::stdout().lock();
-    let printed = match shown.first() {
-        Some(Text { text, .. }) => out.write_all(text.as_bytes()).map_err(Into::into),
-        None => print_shown(print, &mut out),
+    let (text, printed) = match shown.first() {
+        Some(Text { text, .. }) => (text.clone(), Ok(())),
+        None => {
+            let mut page = Page::new(terminal);
+            let printed = print(&mut page);
+            (page.finished(), printed)
+        }
     };
+    let shown = out.write_all(text.as_bytes());
     written.into_iter().collect::<Result<()>>()?;
     printed?;
+    shown?;
     Ok(out.flush()?)
-}
-
-/// Prints line by line, also the beginning of a text that fails.
-fn print_shown(
-    print: impl FnOnce(&mut dyn Write) -> Result<()>,
-    out: &mut dyn Write,
-) -> Result<()> {
-    let mut text = Vec::new();
-    let printed = print(&mut text);
-    for line in String::from_utf8_lossy(&text).split_inclusive('\n') {
-        match line.strip_suffix('\n') {
-            Some(line) => writeln!(out, "{}", shown(line))?,
-            None => write!(out, "{}", shown(line))?,
-        }
-    }
-    printed
 }
 
 fn write(text: &Text<'_>) -> Result<()> {
@@ -100,11 +176,32 @@ mod tests {
 
     #[test]
     fn nothing_that_is_printed_acts_on_the_terminal() {
-        let mut out = Vec::new();
-        let print =
-            |out: &mut dyn Write| Ok(write!(out, "one \u{1b}]0;x\u{7}\ntwo\n\n\u{202e}three")?);
-        print_shown(print, &mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "one \\u{1b}]0;x\\u{7}\ntwo\n\n\\u{202e}three");
+        let mut page = Page::new(Terminal { width: None, has_colours: true });
+        write!(page, "one \u{1b}]0;x\u{7}\ntwo\n\n\u{202e}three").unwrap();
+        assert_eq!(page.finished(), "one \\u{1b}]0;x\\u{7}\ntwo\n\n\\u{202e}three");
+    }
+
+    #[test]
+    fn prose_is_wrapped_at_the_width() {
+        let page = |width| {
+            let mut page = Page::new(Terminal { width, has_colours: false });
+            write!(page, "some words of prose\n  x\n\nthe end").unwrap();
+            page.finished()
+        };
+        assert_eq!(page(None), "some words of prose\n  x\n\nthe end");
+        assert_eq!(page(Some(10)), "some words\nof prose\n  x\n\nthe end");
+    }
+
+    #[test]
+    fn colours_are_for_terminals_only() {
+        let page = |has_colours| {
+            let mut page = Page::new(Terminal { width: None, has_colours });
+            page.tinted(None, "plain").unwrap();
+            page.tinted(Some(Tint::Bad), "slower").unwrap();
+            page.finished()
+        };
+        assert_eq!(page(false), "plain\nslower\n");
+        assert_eq!(page(true), "plain\n\u{1b}[31mslower\u{1b}[0m\n");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::interrupt;
 use crate::output::{self, Text};
 use crate::report::html::picture::{Panel, picture};
 use crate::saved::{self, Document, Row, Work};
+use crate::terminal::Terminal;
 use anyhow::Result;
 
 /// Reads the results and draws a panel for each work of each of them.
@@ -16,7 +17,7 @@ pub fn run(args: &args::Plot) -> Result<()> {
     interrupt::check()?;
     let panels: Vec<Panel<'_>> = documents.iter().flat_map(panels).collect();
     let text = Text { wanted, text: picture(&panels) };
-    output::deliver(&[text], |_| Ok(()))
+    output::deliver(&[text], Terminal::default(), |_| Ok(()))
 }
 
 /// One for each kind of work, in the order of the document.

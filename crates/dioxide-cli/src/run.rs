@@ -1,7 +1,7 @@
 //! `dioxide run`: starts a program with the preload library, if the program can load it.
 
 use crate::args;
-use crate::exit::say;
+use crate::exit::{NotStarted, say};
 use anyhow::{Context, Result, bail};
 use elf::ElfStream;
 use elf::abi::PT_INTERP;
@@ -9,7 +9,7 @@ use elf::endian::AnyEndian;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{Read, Seek};
+use std::io::{ErrorKind, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -25,15 +25,35 @@ const LINE_MAX_BYTES: u64 = 256;
 /// Returns only on errors: the program replaces this process.
 pub fn run(args: args::Run) -> Result<()> {
     let (name, rest) = args.command.split_first().expect("clap asks for one");
-    let program =
-        which::which(name).with_context(|| format!("{}: no such program", name.display()))?;
+    let program = found(name)?;
     let mut command = Command::new(&program);
     command.arg0(name).args(rest);
     match why_not(&program)? {
         Some(why) => say(&format!("{} {why}; it runs without dioxide", program.display())),
         None => prepare(&mut command, &args)?,
     }
-    Err(command.exec()).with_context(|| program.display().to_string())
+    let error = command.exec();
+    let why = format!("{}: {error}", program.display());
+    Err(match error.kind() {
+        // The interpreter of a script, or the loader of a program, is missing.
+        ErrorKind::NotFound => NotStarted::Missing(why),
+        _ => NotStarted::NotExecutable(why),
+    }
+    .into())
+}
+
+/// The program of this name, or at this path, as a shell finds it.
+fn found(name: &OsStr) -> Result<PathBuf, NotStarted> {
+    which::which(name).map_err(|_| {
+        let is_path = name.as_bytes().contains(&b'/');
+        let search = env::var_os("PATH").filter(|_| !is_path).unwrap_or_default();
+        let mut places = env::split_paths(&search).map(|dir| dir.join(name));
+        if Path::new(name).exists() && is_path || places.any(|place| place.is_file()) {
+            NotStarted::NotExecutable(format!("{}: is not executable", name.display()))
+        } else {
+            NotStarted::Missing(format!("{}: no such program", name.display()))
+        }
+    })
 }
 
 fn prepare(command: &mut Command, args: &args::Run) -> Result<()> {

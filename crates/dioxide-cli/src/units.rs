@@ -46,20 +46,27 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// The shortest exact form for people: `100 B`, `4 KiB`, `1 MiB`.
+/// The exact size for people, in the largest unit with at most two decimals: `100 B`, `4 KiB`,
+/// `1.25 MiB`.
 pub fn size(count: u64) -> String {
-    let short = bytes(count);
-    match short.chars().last().filter(char::is_ascii_alphabetic) {
-        Some(letter) => format!("{} {}iB", &short[..short.len() - 1], letter.to_ascii_uppercase()),
-        None => format!("{short} B"),
+    let exact = |(_, unit): &&(char, u64)| count >= *unit && (count * 100).is_multiple_of(*unit);
+    match SUFFIXES.iter().rev().find(exact) {
+        Some((letter, unit)) => {
+            format!("{} {}iB", count as f64 / *unit as f64, letter.to_ascii_uppercase())
+        }
+        None => format!("{count} B"),
     }
 }
 
-/// About three digits of a size: `5.6g`, `75.0m`.
+/// About three digits of a size: `5.6 GiB`, `75 MiB`.
 pub fn about_bytes(count: u64) -> String {
-    match SUFFIXES.iter().rev().find(|(_, unit)| count >= *unit) {
-        Some((letter, unit)) => format!("{:.1}{letter}", count as f64 / *unit as f64),
-        None => count.to_string(),
+    let (exact, unit) = (size(count), SUFFIXES.iter().rev().find(|(_, unit)| count >= *unit));
+    match unit {
+        Some((letter, unit)) if !exact.ends_with(&format!("{}iB", letter.to_ascii_uppercase())) => {
+            let tenths = (count as f64 / *unit as f64 * 10.0).round();
+            format!("{} {}iB", tenths / 10.0, letter.to_ascii_uppercase())
+        }
+        _ => exact,
     }
 }
 
@@ -85,12 +92,16 @@ mod tests {
             assert_eq!(bytes(parse_bytes(text).unwrap()), text);
         }
         assert_eq!(bytes(0), "0");
-        assert_eq!(about_bytes(6_012_954_214), "5.6g");
     }
 
     #[test]
     fn sizes_for_people() {
-        assert_eq!([100, 1536, 4096, 3 << 30].map(size), ["100 B", "1536 B", "4 KiB", "3 GiB"]);
+        assert_eq!([100, 1536, 4096, 3 << 30].map(size), ["100 B", "1.5 KiB", "4 KiB", "3 GiB"]);
+        assert_eq!([0, 5000, 1280 << 10].map(size), ["0 B", "5000 B", "1.25 MiB"]);
+        assert_eq!(
+            [100, 5000, 6_012_954_214, (4 << 30) + 1].map(about_bytes),
+            ["100 B", "4.9 KiB", "5.6 GiB", "4 GiB"]
+        );
     }
 
     #[test]

@@ -255,6 +255,31 @@ fn several_block_sizes_make_matrices() {
     assert_eq!(stdout(&output).matches("p99.9 ").count(), 2, "{}", stdout(&output));
 }
 
+/// As in a terminal of this width. Pipes without COLUMNS, and `--wide`, have all columns.
+#[test]
+fn tables_keep_to_the_width_of_columns() {
+    let dir = fresh_dir();
+    let line = format!(
+        "bench append --dir {} --numjobs 2 --iodepth 2 --runtime 20ms --rounds 1 --size 16m",
+        dir.path().display()
+    );
+    let bench = |columns: Option<&str>, more: &str| {
+        let mut command = dioxide(&format!("{line} {more}"));
+        command.env_remove("COLUMNS").envs(columns.map(|columns| ("COLUMNS", columns)));
+        let output = command.output().unwrap();
+        expect_code(&output, 0);
+        stdout(&output).to_owned()
+    };
+    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();
+    let narrow = bench(Some("80"), "");
+    assert!(widest(&narrow) <= 80 && narrow.contains("(--wide also shows: "), "{narrow}");
+    for text in [bench(None, ""), bench(Some("80"), "--wide")] {
+        assert!(widest(&text) > 200 && !text.contains("--wide"), "{text}");
+        assert!(text.contains("extents") && text.contains("Only one round: "), "{text}");
+        assert!(!text.contains('\u{1b}'), "colours are for terminals");
+    }
+}
+
 #[test]
 fn json_goes_to_a_file_beside_the_tables() {
     let dir = fresh_dir();

@@ -216,6 +216,26 @@ fn what_is_no_result_is_refused() {
 }
 
 #[test]
+fn the_new_run_in_bencher_metric_format() {
+    let (dir, document) = measured();
+    save(dir.path(), &document);
+    let output = compare(dir.path(), "--bmf -");
+    expect_code(&output, 0);
+    let metrics: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let metrics = metrics.as_object().unwrap();
+    assert_eq!(metrics.len(), document["results"].as_array().unwrap().len());
+    for metric in metrics.values() {
+        assert_eq!(metric["throughput"]["lower_value"], 1000.0, "{metric}");
+        assert!(metric["latency"]["value"].as_f64().unwrap() > 0.0, "{metric}");
+    }
+    let new = dir.path().join("new.json");
+    expect_refusal(
+        &compare(dir.path(), &format!("--bmf {}", new.display())),
+        "is one of the two results",
+    );
+}
+
+#[test]
 fn stdin_is_one_of_them() {
     let (dir, document) = measured();
     let file = save(dir.path(), &document);

@@ -73,7 +73,25 @@ fn what_was_preloaded_before_stays() {
 #[test]
 fn a_library_that_is_missing_is_one_sentence() {
     expect_refusal(&run("run --library /no/such/library.so -- true"), "/no/such/library.so");
-    expect_refusal(&run("run -- /no/such/program"), "/no/such/program");
+}
+
+/// The defect D14: it ended with 1, as the program itself may. As in shells and env(1).
+#[test]
+fn a_program_that_cannot_start_ends_with_126_or_127() {
+    let dir = fresh_dir();
+    let file = dir.path().join("file");
+    fs::write(&file, "#!/no/such/interpreter\n").unwrap();
+    let start = |program: &str| {
+        let output = run_in(dir.path(), "", &[program]).env("PATH", dir.path()).output().unwrap();
+        assert_eq!((stdout(&output), stderr(&output).lines().count()), ("", 1), "{output:?}");
+        assert!(stderr(&output).contains(program.trim_start_matches("./")), "{output:?}");
+        output.status.code()
+    };
+    assert_eq!((start("nosuch"), start("/no/such/program")), (Some(127), Some(127)));
+    assert_eq!((start("file"), start("./file")), (Some(126), Some(126)), "not executable");
+    assert_eq!(start("/"), Some(126), "a directory");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(start("./file"), Some(127), "no interpreter");
 }
 
 #[test]

@@ -364,24 +364,26 @@ pub struct Pace {
 pub struct Outputs {
     #[command(flatten)]
     pub common: Output,
-    /// Write the results in fio's format (`--output-format=json+`) to FILE, for tools that read it.
-    /// `-` is stdout.
+    /// Write the results in fio's format (`--output-format=json+`), for tools that read it: a file
+    /// for each path.
+    ///
+    /// A reader of fio adds up the jobs of a file, so paths never share one. The name of the path
+    /// comes before the extension of FILE: `out.json` gives `out.kernel.json`, `out.dioxide.json`
+    /// and so on.
     #[arg(long, value_name = "FILE|-")]
     pub fio_json: Option<PathBuf>,
+    /// Write only this path in fio's format, to FILE itself, or to stdout (`-`).
+    #[arg(long, value_name = "PATH", requires = "fio_json")]
+    pub fio_path: Option<String>,
     /// With several block sizes, print the table of each as well as the matrices.
     #[arg(long, short)]
     pub verbose: bool,
 }
 
 impl Outputs {
-    /// The fio output, if requested.
-    pub fn wanted_fio(&self) -> Option<Wanted<'_>> {
-        self.fio_json.as_deref().map(|path| Wanted { option: "--fio-json", path })
-    }
-
-    /// All requested outputs.
+    /// The requested outputs, without those in fio's format, whose number depends on the paths.
     pub fn wanted(&self) -> Vec<Wanted<'_>> {
-        self.common.wanted().into_iter().chain(self.wanted_fio()).collect()
+        self.common.wanted()
     }
 }
 

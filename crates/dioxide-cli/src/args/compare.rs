@@ -1,5 +1,6 @@
 //! `dioxide compare`: two results of `dioxide bench --json`.
 
+use super::output::Shape;
 use crate::units::parse_percent;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -25,6 +26,14 @@ pub struct Compare {
     /// Write the comparison as JSON to FILE, or to stdout instead of the report (`-`).
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
+    /// Write the new run in Bencher Metric Format to FILE, or to stdout instead of the report
+    /// (`-`).
+    ///
+    /// Each row has its throughput, and its p99 as latency, with the range of the rounds.
+    #[arg(long, value_name = "FILE|-")]
+    pub bmf: Option<PathBuf>,
+    #[command(flatten)]
+    pub shape: Shape,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, ValueEnum)]

@@ -12,6 +12,20 @@ pub struct Output {
     /// network. `-` is stdout.
     #[arg(long, value_name = "FILE|-")]
     pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub shape: Shape,
+}
+
+/// The tables for people.
+#[derive(Args, Clone, Copy)]
+pub struct Shape {
+    /// Show whole tables, wider than the terminal.
+    ///
+    /// Without it, columns that do not fit are left out, and each row is a block where too little
+    /// fits. The width is that of the terminal, or COLUMNS if that is set. Pipes and files get
+    /// whole tables unless COLUMNS is set.
+    #[arg(long)]
+    pub wide: bool,
 }
 
 /// A requested output file.

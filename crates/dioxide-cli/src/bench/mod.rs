@@ -43,6 +43,8 @@ use work::Work;
 /// Plans, measures, reports.
 pub fn run(args: args::Bench) -> Result<()> {
     let plan = Plan::new(&args)?;
+    let routes = plan.works.iter().flat_map(|work| &work.rows).map(|(_, route)| *route);
+    report::check(routes, args.output())?;
     plan.works.iter().filter_map(Work::announcement).for_each(|sentence| say(&sentence));
     let machine = Machine::describe(plan.place.name(), plan.place.disk.as_ref());
     let rows = measure(&plan)?;

@@ -632,12 +632,12 @@ mod tests {
     fn a_full_disk_is_called_so() {
         assert_eq!(
             no_room("/full", 4096, 1024, 8192),
-            "a file of 1.0k has no room for one block of each thread or queued operation: /full \
-             has 4.0k free, and this needs 8.0k"
+            "a file of 1 KiB has no room for one block of each thread or queued operation: /full \
+             has 4 KiB free, and this needs 8 KiB"
         );
         assert!(
             no_room("/large", 1 << 30, 1024, 8192)
-                .ends_with("or queued operation (8.0k); see --size")
+                .ends_with("or queued operation (8 KiB); see --size")
         );
     }
 
@@ -648,8 +648,8 @@ mod tests {
         let refusal = check_ledger(&rows, (128 << 20) + 512, 8 << 20).unwrap_err().to_string();
         assert_eq!(
             refusal,
-            "to note every write of 512 B in a file of 128.0m takes 2.0m of memory, over a quarter \
-             of it: lower --size or raise --bs"
+            "to note every write of 512 B in a file of 128 MiB takes 2 MiB of memory, over a \
+             quarter of it: lower --size or raise --bs"
         );
         assert!(memory_bytes() > 64 << 20);
     }

@@ -2,7 +2,7 @@
 
 use super::Comparison;
 use super::change::Change;
-use super::judge::{Basis, Compared, Verdict};
+use super::judge::{Basis, Compared, Verdict, Witness};
 use super::text;
 use crate::args::By;
 use crate::meter::machine::Machine;
@@ -42,6 +42,8 @@ struct Outcome<'a> {
     #[serde(flatten)]
     key: &'a Key,
     verdict: Verdict,
+    /// The path without dioxide that changed alike, for the verdict `machine`.
+    witness: Option<Witness<'a>>,
     /// The change by which it is judged.
     basis: Basis,
     /// Of operations per second. Null after a round with a rate of zero.
@@ -81,6 +83,7 @@ fn outcome<'a>(row: &Compared<'a>) -> Outcome<'a> {
     Outcome {
         key: &old.key,
         verdict: row.verdict,
+        witness: row.witness,
         basis: row.basis,
         iops: row.iops,
         ratio_to_kernel: row.ratio_to_kernel,

@@ -4,13 +4,17 @@ use super::change::Change;
 use super::mann_whitney::p_value_min;
 use crate::args::By;
 use crate::bench::work::is_dioxide;
-use crate::saved::{Document, Row};
+use crate::saved::{Document, Key, Row};
 use serde::Serialize;
 
 /// The false discovery rate of all rows together. More likely differences are not reported.
 pub const CHANCE_MAX: f64 = 0.03;
 /// With fewer rounds in both runs no result is significant.
 pub const ROUNDS_MIN: usize = 4;
+
+/// A path without dioxide that changed by this part of a row's change, in the logarithm, explains
+/// it: that was the machine.
+const EXPLAINED_MIN: f64 = 0.9;
 
 /// The criteria of a judgement.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +40,8 @@ pub enum Verdict {
     /// Slower, within the limit or without one.
     Slower,
     Faster,
+    /// It changed as a path without dioxide beside it did.
+    Machine,
     /// No significant difference.
     NoDifference,
     TooFewRounds,
@@ -58,11 +64,24 @@ pub struct Compared<'a> {
     /// The expected share of chance results among differences as large (Benjamini and Hochberg).
     pub p_adjusted: Option<f64>,
     pub verdict: Verdict,
+    /// The path that explains the change. Only for the verdict on the machine.
+    pub witness: Option<Witness<'a>>,
+}
+
+/// A path without dioxide, beside a row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Witness<'a> {
+    pub path: &'a str,
+    pub iops: Change,
 }
 
 impl Verdict {
     pub fn is_judged(self) -> bool {
         self != Self::NotJudged
+    }
+
+    fn is_change(self) -> bool {
+        matches!(self, Self::Regression | Self::Slower | Self::Faster)
     }
 }
 
@@ -111,7 +130,41 @@ pub fn judge<'a>(pairs: &[(&'a Row, &'a Row)], rules: Rules) -> Vec<Compared<'a>
         row.p_adjusted = Some(p);
         row.verdict = verdict(row.change(), p, rules.limit_percent);
     }
+    if rules.by == By::Ratio {
+        let witnesses: Vec<_> = rows.iter().map(|row| witness(row, &rows)).collect();
+        for (row, witness) in rows.iter_mut().zip(witnesses).filter(|(_, it)| it.is_some()) {
+            (row.witness, row.verdict) = (witness, Verdict::Machine);
+        }
+    }
     rows
+}
+
+/// The path that explains a change best, if one does. A ratio to the kernel path already takes that
+/// path into account.
+fn witness<'a>(row: &Compared<'a>, rows: &[Compared<'a>]) -> Option<Witness<'a>> {
+    let own = row.iops.filter(|own| own.is_loss() || own.is_gain());
+    let own = own.filter(|_| row.verdict.is_change())?;
+    let is_new = |path: &str| path != KERNEL || row.basis != Basis::RatioToKernel;
+    let beside = rows.iter().filter(|other| {
+        let path = other.old.key.path.as_str();
+        !is_dioxide(path) && is_new(path) && is_beside(&row.old.key, &other.old.key)
+    });
+    let explained = |other: &Compared<'a>| {
+        let iops = other.iops.filter(|iops| iops.p < CHANCE_MAX)?;
+        let share = iops.ratio.ln() / own.ratio.ln();
+        let is_sure = (iops.is_loss() || iops.is_gain()) && share >= EXPLAINED_MIN;
+        is_sure.then_some((share, Witness { path: &other.old.key.path, iops }))
+    };
+    let nearest = |one: &(f64, _), other: &(f64, _)| one.0.total_cmp(&other.0);
+    beside.filter_map(explained).min_by(nearest).map(|(_, witness)| witness)
+}
+
+const KERNEL: &str = "kernel";
+
+/// Whether a path of threads does the same work with as many threads, or as many as a queue has
+/// outstanding.
+fn is_beside(own: &Key, other: &Key) -> bool {
+    own.work == other.work && [own.numjobs, own.numjobs * own.iodepth].contains(&other.numjobs)
 }
 
 /// Paths without dioxide are judged only on request.
@@ -136,6 +189,7 @@ fn compared<'a>(old: &'a Row, new: &'a Row, by: By) -> Compared<'a> {
         basis,
         p_adjusted: None,
         verdict: Verdict::NoDifference,
+        witness: None,
     };
     let is_one_sided = old.rounds_ratio_to_kernel.is_some() != new.rounds_ratio_to_kernel.is_some();
     let [old_rounds, new_rounds] = row.rounds().map(<[f64]>::len);
@@ -290,6 +344,39 @@ mod tests {
             [Verdict::Regression; 2],
             "every path, if asked for"
         );
+    }
+
+    /// The defect D11: on a slower device preallocated fell by 91.5 %, dioxide by 92.4 %, and the
+    /// lock of the kernel path hid that.
+    #[test]
+    fn a_slower_device_is_no_regression_of_dioxide() {
+        const KERNEL: [f64; 6] = [100.0, 104.0, 98.0, 101.0, 97.0, 99.0];
+        let run = |preallocated: f64, dioxide: f64| {
+            let rows = |factor: f64| KERNEL.map(|iops| iops * factor);
+            let own = |path, numjobs, factor| row(path, numjobs, &rows(factor), Some(&KERNEL));
+            let mut queue = own("dioxide-queue", 1, dioxide);
+            queue.key.iodepth = 64;
+            document(vec![
+                row("kernel", 64, &KERNEL, None),
+                own("preallocated", 64, preallocated),
+                own("dioxide", 64, dioxide),
+                queue,
+            ])
+        };
+        let old = run(30.0, 33.0);
+        let verdicts = |preallocated: f64, dioxide: f64| {
+            verdicts(&old, &run(30.0 * preallocated, 33.0 * dioxide), TEN_PERCENT)
+        };
+        assert_eq!(verdicts(0.085, 0.076), [Verdict::Machine; 2]);
+        assert_eq!(verdicts(1.0, 0.076), [Verdict::Regression; 2], "preallocated did not fall");
+        assert_eq!(verdicts(0.6, 0.076), [Verdict::Regression; 2], "it fell less");
+        assert_eq!(verdicts(1.5, 0.5), [Verdict::Regression; 2], "it gained");
+        assert_eq!(verdicts(1.9, 2.0), [Verdict::Machine; 2], "a faster device is no merit");
+        let new = run(30.0 * 0.085, 33.0 * 0.076);
+        let judged = judge(&pairs(&old, &new), TEN_PERCENT);
+        let witness = judged[2].witness.unwrap();
+        assert_eq!(witness.path, "preallocated");
+        assert!((witness.iops.ratio - 0.085).abs() < 1e-9 && judged[1].witness.is_none());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `dioxide compare`: whether two results of `bench --json` differ by more than chance, and by how
 //! much.
 
+mod bmf;
 mod change;
 mod json;
 mod judge;
@@ -12,6 +13,7 @@ use crate::args::{self, Cli, Wanted};
 use crate::exit::Regression;
 use crate::output::{self, Text};
 use crate::saved::{self, Document, Row};
+use crate::terminal::Terminal;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, error::ErrorKind};
 use judge::{Compared, Rules, Verdict};
@@ -55,12 +57,16 @@ pub fn run(args: args::Compare) -> Result<()> {
         let twice = "stdin (`-`) can be one of the two only";
         Cli::command().error(ErrorKind::ArgumentConflict, twice).exit();
     }
-    let wanted = args.json.as_deref().map(|path| Wanted { option: "--json", path });
-    output::check(wanted.as_slice())?;
-    if let Some(json) = &args.json {
-        let is_same = |input: &PathBuf| fs::canonicalize(input).ok() == fs::canonicalize(json).ok();
-        let is_input = json.exists() && (is_same(&args.old) || is_same(&args.new));
-        ensure!(!is_input, "--json {}: is one of the two results", json.display());
+    let wanted = [("--json", &args.json), ("--bmf", &args.bmf)];
+    let wanted: Vec<_> = wanted
+        .into_iter()
+        .filter_map(|(option, path)| Some(Wanted { option, path: path.as_deref()? }))
+        .collect();
+    output::check(&wanted)?;
+    for Wanted { option, path } in &wanted {
+        let is_same = |input: &PathBuf| fs::canonicalize(input).ok() == fs::canonicalize(path).ok();
+        let is_input = path.exists() && (is_same(&args.old) || is_same(&args.new));
+        ensure!(!is_input, "{option} {}: is one of the two results", path.display());
     }
     let (old, new) = (saved::read(&args.old)?, saved::read(&args.new)?);
     let rules = Rules { by: args.by, limit_percent: args.fail_on_regression };
@@ -68,9 +74,22 @@ pub fn run(args: args::Compare) -> Result<()> {
     check(&comparison, args.allow_unlike)
         .with_context(|| format!("{} and {}", args.old.display(), args.new.display()))?;
     let document = json::document(&comparison);
-    let text = |wanted| anyhow::Ok(Text { wanted, text: output::json(&document)? });
-    output::deliver(wanted.map(text).transpose()?.as_slice(), |out| text::print(&comparison, out))?;
+    let text = |wanted: Wanted<'_>| match wanted.option {
+        "--bmf" => output::json(&bmf::document(&new)),
+        _ => output::json(&document),
+    };
+    let texts = wanted.iter().map(|wanted| Ok(Text { wanted: *wanted, text: text(*wanted)? }));
+    let texts: Vec<Text<'_>> = texts.collect::<Result<_>>()?;
+    let terminal = Terminal::of_stdout(args.shape.wide);
+    output::deliver(&texts, terminal, |page| text::print(&comparison, page))?;
     conclude(&comparison)
+}
+
+/// For people, without a limit.
+#[cfg(test)]
+pub fn print(old: &Document, new: &Document, page: &mut output::Page) -> Result<()> {
+    let rules = Rules { by: args::By::Ratio, limit_percent: Some(10.0) };
+    text::print(&Comparison::new(old, new, rules), page)
 }
 
 /// Whether the documents are comparable.

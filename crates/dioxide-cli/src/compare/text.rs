@@ -7,10 +7,10 @@ use super::judge::{Basis, CHANCE_MAX, Compared, ROUNDS_MIN, Verdict, is_judged};
 use crate::args::By;
 use crate::bench::ratio::median;
 use crate::meter::machine::Machine;
+use crate::output::{Page, Tint};
 use crate::report::grid::Grid;
 use crate::saved::Row;
-use dioxide::text::shown;
-use dioxide_diagnose::words::nanoseconds;
+use dioxide_diagnose::words::{nanoseconds, rate as ops, short};
 use std::io::Write;
 
 /// The header of a column, and its text for a row.
@@ -23,18 +23,22 @@ const COLUMNS: [Column; 15] = [
     (PATH, |row| row.old.key.path.clone()),
     ("iodepth", |row| row.old.key.iodepth.to_string()),
     ("iops old", |row| rate(&row.old.rounds_iops)),
-    ("new", |row| rate(&row.new.rounds_iops)),
-    ("change", |row| change(row.iops)),
+    ("iops new", |row| rate(&row.new.rounds_iops)),
+    ("iops change", |row| change(row.iops)),
     ("x kernel old", |row| known(row.ratio_to_kernel, |change| format!("{:.2}", change.old))),
-    ("new", |row| known(row.ratio_to_kernel, |change| format!("{:.2}", change.new))),
-    ("change", |row| change(row.ratio_to_kernel)),
+    ("x kernel new", |row| known(row.ratio_to_kernel, |change| format!("{:.2}", change.new))),
+    ("x kernel change", |row| change(row.ratio_to_kernel)),
     ("p", |row| known(row.p_adjusted, probability)),
     ("p99 old", |row| latency(row.old)),
-    ("new", |row| latency(row.new)),
+    ("p99 new", |row| latency(row.new)),
     ("cpu us/op old", |row| cpu(row.old)),
-    ("new", |row| cpu(row.new)),
+    ("cpu us/op new", |row| cpu(row.new)),
     (VERDICT, |row| word(row.verdict).into()),
 ];
+
+/// The columns that a narrow terminal may leave out, the most important first: the changes, the
+/// depth, then the figures that are not judged.
+const OPTIONAL: [usize; 12] = [8, 5, 2, 9, 6, 7, 3, 4, 10, 11, 12, 13];
 
 /// The name of a verdict in the table.
 fn word(verdict: Verdict) -> &'static str {
@@ -42,7 +46,8 @@ fn word(verdict: Verdict) -> &'static str {
         Verdict::Regression => "REGRESSION",
         Verdict::Slower => "slower",
         Verdict::Faster => "faster",
-        Verdict::NoDifference => "no difference shown",
+        Verdict::Machine => "the machine",
+        Verdict::NoDifference => "not significant",
         Verdict::TooFewRounds => "too few rounds",
         Verdict::NoProgress => "a round did nothing",
         Verdict::NoCommonFigure => "no kernel path in one",
@@ -50,18 +55,33 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-pub fn print(comparison: &Comparison<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn print(comparison: &Comparison<'_>, out: &mut Page) -> anyhow::Result<()> {
+    let width = out.width();
     for (name, machine) in [("old", &comparison.old.machine), ("new", &comparison.new.machine)] {
-        writeln!(out, "{name}: {}", shown(&origin(machine)))?;
+        writeln!(out, "{name}: {}", origin(machine))?;
     }
     writeln!(out)?;
     for rows in comparison.rows.chunk_by(|one, next| one.old.key.work == next.old.key.work) {
-        writeln!(out, "{}\n{}\n", shown(&rows[0].old.key.work.to_string()), table(rows))?;
+        writeln!(out, "{}\n{:width$}\n", rows[0].old.key.work, table(rows))?;
     }
-    for sentence in sentences(comparison) {
-        writeln!(out, "{}", shown(&sentence))?;
+    for row in &comparison.rows {
+        if let Some(sentence) = finding(row, comparison.rules.by) {
+            out.tinted(tint(row.verdict), sentence)?;
+        }
+    }
+    for sentence in summaries(comparison) {
+        writeln!(out, "{sentence}")?;
     }
     Ok(())
+}
+
+fn tint(verdict: Verdict) -> Option<Tint> {
+    match verdict {
+        Verdict::Regression => Some(Tint::Bad),
+        Verdict::Slower | Verdict::Machine => Some(Tint::Warning),
+        Verdict::Faster => Some(Tint::Good),
+        _ => None,
+    }
 }
 
 fn origin(machine: &Machine) -> String {
@@ -76,10 +96,11 @@ fn table(rows: &[Compared<'_>]) -> Grid {
     let header = COLUMNS.map(|(name, _)| name.to_owned()).into();
     let rows = rows.iter().map(|row| COLUMNS.map(|(_, cell)| cell(row)).into()).collect();
     Grid::new(header, rows, |column| ![PATH, VERDICT].contains(&COLUMNS[column].0))
+        .with_optional(OPTIONAL.into())
 }
 
 fn rate(rounds: &[f64]) -> String {
-    known(median(rounds.to_vec()), |iops| format!("{iops:.0}"))
+    known(median(rounds.to_vec()), short)
 }
 
 /// To four digits.
@@ -111,10 +132,15 @@ fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or("-".into(), show)
 }
 
-/// The summary and its limitations.
+/// What was found, then the summary and its limitations.
 pub fn sentences(comparison: &Comparison<'_>) -> Vec<String> {
     let found = comparison.rows.iter().filter_map(|row| finding(row, comparison.rules.by));
-    let rest = [
+    found.chain(summaries(comparison)).collect()
+}
+
+/// The summary and its limitations.
+fn summaries(comparison: &Comparison<'_>) -> Vec<String> {
+    let all = [
         Some(summary(comparison)),
         open(comparison),
         blind(comparison),
@@ -124,7 +150,7 @@ pub fn sentences(comparison: &Comparison<'_>) -> Vec<String> {
         missing("old", &comparison.only_in_old),
         missing("new", &comparison.only_in_new),
     ];
-    found.chain(rest.into_iter().flatten()).collect()
+    all.into_iter().flatten().collect()
 }
 
 /// The sentence for a row that differs.
@@ -133,6 +159,7 @@ fn finding(row: &Compared<'_>, by: By) -> Option<String> {
         Verdict::Regression => "slower, a regression",
         Verdict::Slower => "slower",
         Verdict::Faster => "faster",
+        Verdict::Machine => return machine_changed(row),
         _ => return None,
     };
     let change = row.change()?;
@@ -150,13 +177,25 @@ fn finding(row: &Compared<'_>, by: By) -> Option<String> {
         }
         _ if by == By::Ratio => {
             format!(
-                "in ops/s: {old:.0} before, {new:.0} now; without a kernel path beside it the \
-                 machine may be why"
+                "{} before, {} now; without a kernel path beside it the \
+                 machine may be why",
+                ops(old),
+                ops(new)
             )
         }
-        _ => format!("in ops/s: {old:.0} before, {new:.0} now"),
+        _ => format!("{} before, {} now", ops(old), ops(new)),
     };
     Some(format!("{}: {size:.1} % {word} ({least:.1} to {most:.1} %), {figures}.", row.old.key))
+}
+
+/// The sentence for a row that changed with the machine.
+fn machine_changed(row: &Compared<'_>) -> Option<String> {
+    let [own, other] = [row.iops?, row.witness?.iops].map(|iops| percent(iops.ratio));
+    Some(format!(
+        "{}: the machine changed: {own:+.1} % in ops/s, and {other:+.1} % on the path {} without \
+         dioxide.",
+        row.old.key, row.witness?.path
+    ))
 }
 
 fn summary(comparison: &Comparison<'_>) -> String {
@@ -172,11 +211,12 @@ fn summary(comparison: &Comparison<'_>) -> String {
         .map(|limit| format!("{} slower by more than {limit} %, ", count(Verdict::Regression)));
     let otherwise = if regressions.is_some() { "otherwise slower" } else { "slower" };
     format!(
-        "Rows judged: {judged}, of which {}{} {otherwise}, {} faster, {} without a difference that \
-         chance does not explain.",
+        "Rows judged: {judged}, of which {}{} {otherwise}, {} faster, {} with the machine, {} \
+         without a significant difference.",
         regressions.unwrap_or_default(),
         count(Verdict::Slower),
         count(Verdict::Faster),
+        count(Verdict::Machine),
         count(Verdict::NoDifference),
     )
 }
@@ -208,7 +248,16 @@ pub fn open(comparison: &Comparison<'_>) -> Option<String> {
     let gone =
         comparison.only_in_old.iter().filter(|row| is_judged(row, comparison.rules.by)).count();
     let gone = (gone > 0).then(|| format!("{gone} of the rows to judge are not in the new run."));
-    let all: Vec<_> = few.into_iter().chain(stuck).chain(one_sided).chain(gone).collect();
+    let machine = comparison
+        .count(|row| row.verdict == Verdict::Machine && row.change().is_some_and(Change::is_loss));
+    let machine = (machine > 0).then(|| {
+        format!(
+            "{machine} of the rows cannot be judged: the machine was slower. Measure both runs on \
+             an equal one."
+        )
+    });
+    let all = [few, stuck, one_sided, machine, gone];
+    let all: Vec<_> = all.into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join(" "))
 }
 
@@ -231,15 +280,15 @@ fn resolution(comparison: &Comparison<'_>) -> Option<String> {
     let widths =
         tested.filter_map(|row| row.change().map(|change| (change.high / change.low).sqrt()));
     let width = percent(median(widths.collect())?);
-    let scatter = format!("Typical uncertainty: ±{width:.1} %");
+    let loss = 100.0 - 100.0 / (1.0 + width / 100.0);
+    let unnoticed = format!(
+        "Typical uncertainty: ±{width:.1} %. Losses of up to {loss:.1} % could go unnoticed"
+    );
     Some(match comparison.rules.limit_percent {
-        Some(limit) if limit < width => {
-            format!(
-                "{scatter}. A loss above the limit of {limit} % could go unnoticed: measure with \
-                 more rounds, or longer ones."
-            )
+        Some(limit) if limit < loss => {
+            format!("{unnoticed}, above the limit of {limit} %: measure more or longer rounds.")
         }
-        _ => format!("{scatter}. Smaller changes could go unnoticed."),
+        _ => unnoticed + ".",
     })
 }
 
@@ -271,6 +320,7 @@ mod tests {
     use super::*;
     use crate::saved::Document;
     use crate::saved::examples::{document, row};
+    use crate::terminal::Terminal;
 
     const KERNEL: [f64; 9] = [100.0, 101.0, 99.0, 102.0, 98.0, 103.0, 97.0, 104.0, 96.0];
 
@@ -287,9 +337,9 @@ mod tests {
     fn texts(old: &Document, new: &Document, limit_percent: Option<f64>) -> (String, Vec<String>) {
         let rules = Rules { by: By::Ratio, limit_percent };
         let comparison = Comparison::new(old, new, rules);
-        let mut out = Vec::new();
-        print(&comparison, &mut out).unwrap();
-        (String::from_utf8(out).unwrap(), sentences(&comparison))
+        let mut page = Page::new(Terminal::default());
+        print(&comparison, &mut page).unwrap();
+        (page.finished(), sentences(&comparison))
     }
 
     #[test]
@@ -305,13 +355,35 @@ mod tests {
         );
         assert_eq!(
             sentences[1],
-            "Rows judged: 1, of which 1 slower by more than 10 %, 0 otherwise slower, 0 faster, 0 \
-             without a difference that chance does not explain."
+            "Rows judged: 1, of which 1 slower by more than 10 %, 0 otherwise slower, 0 faster, 0 with \
+             the machine, 0 without a significant difference."
         );
         assert!(
             sentences.iter().any(|sentence| sentence.contains("changed by +0.0 %")),
             "{sentences:?}"
         );
+    }
+
+    #[test]
+    fn the_machine_is_a_row_and_a_sentence() {
+        let with = |preallocated: f64, dioxide: f64| {
+            let own =
+                |path, factor: f64| row(path, 64, &KERNEL.map(|iops| iops * factor), Some(&KERNEL));
+            document(vec![
+                row("kernel", 64, &KERNEL, None),
+                own("preallocated", preallocated),
+                own("dioxide", dioxide),
+            ])
+        };
+        let (text, sentences) = texts(&with(40.0, 50.0), &with(3.4, 3.8), Some(10.0));
+        assert!(text.contains("  the machine\n") && !text.contains("REGRESSION"), "{text}");
+        assert_eq!(
+            sentences[0],
+            "append bs=4 KiB on-sync, growth unwritten: dioxide numjobs=64 iodepth=1: the machine \
+             changed: -92.4 % in ops/s, and -91.5 % on the path preallocated without dioxide."
+        );
+        let open = "1 of the rows cannot be judged: the machine was slower.";
+        assert!(sentences[2].starts_with(open), "{sentences:?}");
     }
 
     #[test]

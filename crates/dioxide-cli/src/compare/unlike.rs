@@ -4,6 +4,7 @@
 use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
 use crate::saved::{Document, Row};
+use crate::units::about_bytes as size;
 use std::fmt::Display;
 
 /// Sizes depend on the free space, so they differ a little between equal runs.
@@ -43,19 +44,20 @@ fn terms(old: &Row, new: &Row) -> Vec<String> {
         (Some(fs), None) => fs.clone(),
         (None, _) => "none".into(),
     };
-    let about = |name: &str, old: u64, new: u64| {
-        let is_far = (old.abs_diff(new) as f64) > DIFFERENCE_MAX * old.max(new) as f64;
-        differ(name, &old, &new).filter(|_| is_far)
-    };
+    let is_far =
+        |old: u64, new: u64| old.abs_diff(new) as f64 > DIFFERENCE_MAX * old.max(new) as f64;
+    let about = |name: &str, old, new| differ(name, &old, &new).filter(|_| is_far(old, new));
+    let about_bytes =
+        |name: &str, old, new| differ(name, &size(old), &size(new)).filter(|_| is_far(old, new));
     let (Asked { runtime_ms, count, size_bytes, growth_cap_bytes, fresh }, asked) =
         (old.asked, new.asked);
     let facts = [
         differ("file system", &place(old), &place(new)),
         about("ms in a round", runtime_ms.unwrap_or(0), asked.runtime_ms.unwrap_or(0)),
         about("operations in a round", count.unwrap_or(0), asked.count.unwrap_or(0)),
-        about("bytes of the file (--size)", size_bytes, asked.size_bytes),
-        about(
-            "bytes that a file grows by (--growth-cap)",
+        about_bytes("size of the file (--size)", size_bytes, asked.size_bytes),
+        about_bytes(
+            "largest growth (--growth-cap)",
             growth_cap_bytes.unwrap_or(0),
             asked.growth_cap_bytes.unwrap_or(0),
         ),
@@ -126,6 +128,6 @@ mod tests {
         };
         assert_eq!(asked(2100, 4_200_000_000), [""; 0]);
         assert_eq!(asked(1000, 4 << 30), ["ms in a round: 2000 and 1000"]);
-        assert_eq!(asked(2000, 1 << 30), ["bytes of the file (--size): 4294967296 and 1073741824"]);
+        assert_eq!(asked(2000, 1 << 30), ["size of the file (--size): 4 GiB and 1 GiB"]);
     }
 }

@@ -12,6 +12,7 @@ use crate::exit::say;
 use crate::meter::machine::Machine;
 use crate::output;
 use crate::report::html;
+use crate::terminal::Terminal;
 use anyhow::Result;
 use dioxide_diagnose::watch;
 use document::{Diagnosis, Document};
@@ -28,7 +29,8 @@ pub fn run(args: args::Diagnose) -> Result<()> {
         (None, None) => unreachable!("one of them is required"),
     };
     let texts = output::texts(&args.output, &document, || html::diagnose::page(&document))?;
-    output::deliver(&texts, |out| people::print(&document, args.verbose, out))
+    let terminal = Terminal::of_stdout(args.output.shape.wide);
+    output::deliver(&texts, terminal, |page| people::print(&document, args.verbose, page))
 }
 
 fn of_place(path: &Path, workload: &args::Workload, options: watch::Options) -> Result<Document> {

@@ -2,20 +2,21 @@
 
 use super::document::{Diagnosis, Document};
 use crate::bench::ratio::median;
+use crate::output;
 use crate::report::grid::Grid;
+use crate::report::noise;
 use crate::units;
 use anyhow::Result;
 use dioxide::text;
-use dioxide_diagnose::evidence::{Rw, Subject, Workload};
+use dioxide_diagnose::evidence::{Rw, Step, Subject, Workload};
 use dioxide_diagnose::finding::Finding;
 use dioxide_diagnose::usl::Fit;
 use dioxide_diagnose::waits::Wait;
-use dioxide_diagnose::words::{percent, rate, threads};
-use rustix::termios::tcgetwinsize;
+use dioxide_diagnose::words::{counted, percent, rate, short, threads};
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::Write;
 
-/// The width without a terminal, and on wide ones: longer lines are hard to read.
+/// The width of prose without a terminal, and on wide ones: longer lines are hard to read.
 const WIDTH_MAX: usize = 100;
 /// Waits with less of the I/O time are left out.
 const SHARE_MIN: f64 = 0.005;
@@ -25,19 +26,20 @@ const FILE_MAX: usize = 40;
 const IDLE_MAX: usize = 3;
 
 /// Prints all of it. With several workloads the curves are lines, unless `verbose`.
-pub fn print(document: &Document, verbose: bool, out: &mut dyn Write) -> Result<()> {
-    let page = Page { width: width() };
+pub fn print(document: &Document, verbose: bool, out: &mut output::Page) -> Result<()> {
+    let page = Page::new(out.width());
     let diagnoses = &document.diagnoses;
     let is_brief = diagnoses.len() > 1 && !verbose;
     if diagnoses.len() > 1 {
-        writeln!(out, "{}\n", summary(document))?;
+        writeln!(out, "{:1$}\n", summary(document), page.table_width)?;
     }
     for diagnosis in diagnoses {
         writeln!(out, "{}", page.verdicts(document, diagnosis))?;
         if is_brief {
             writeln!(out, "{}", page.paragraph(&curve_in_a_line(diagnosis)))?;
         } else if !diagnosis.evidence.curve.is_empty() {
-            writeln!(out, "{}\n\n{}", curve(diagnosis), page.law(diagnosis))?;
+            let width = page.table_width;
+            writeln!(out, "{:width$}\n\n{}", curve(diagnosis), page.law(diagnosis))?;
         }
     }
     if is_brief {
@@ -54,24 +56,27 @@ pub fn print(document: &Document, verbose: bool, out: &mut dyn Write) -> Result<
     )?)
 }
 
-fn width() -> usize {
-    let columns = stdout().is_terminal().then(|| tcgetwinsize(stdout())).and_then(Result::ok);
-    columns.map_or(WIDTH_MAX, |size| usize::from(size.ws_col).clamp(40, WIDTH_MAX))
-}
-
-/// The width for line breaks.
+/// The widths of lines.
 struct Page {
+    /// Of prose.
     width: usize,
+    /// 0 without a limit.
+    table_width: usize,
 }
 
 impl Page {
+    fn new(table_width: usize) -> Self {
+        let width = if table_width == 0 { WIDTH_MAX } else { table_width.min(WIDTH_MAX) };
+        Self { width, table_width }
+    }
+
     /// The verdicts and the wait table.
     fn verdicts(&self, document: &Document, diagnosis: &Diagnosis) -> String {
         let mut text = self.paragraph(&title(document, diagnosis)) + "\n";
         for finding in &diagnosis.findings {
             text += &(self.finding(finding) + "\n");
         }
-        text + &waits(diagnosis)
+        text + &waits(diagnosis, self.table_width)
     }
 
     fn law(&self, diagnosis: &Diagnosis) -> String {
@@ -101,7 +106,7 @@ impl Page {
 }
 
 /// The wait table.
-fn waits(diagnosis: &Diagnosis) -> String {
+fn waits(diagnosis: &Diagnosis, width: usize) -> String {
     if diagnosis.waits.is_empty() {
         return String::new();
     }
@@ -112,13 +117,14 @@ fn waits(diagnosis: &Diagnosis) -> String {
     let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
     let rows =
         shown.iter().map(|wait| columns.iter().map(|(_, cell)| cell(wait)).collect()).collect();
-    let table = Grid::new(header, rows, |column| column < 2);
+    let optional = OPTIONAL.into_iter().filter(|column| *column < columns.len()).collect();
+    let table = Grid::new(header, rows, |column| column < 2).with_optional(optional);
     let rest = if hidden.is_empty() {
         String::new()
     } else {
-        format!("({} more in the JSON)\n", hidden.len())
+        format!("({} more with --json)\n", hidden.len())
     };
-    format!("{table}\n{rest}")
+    format!("{table:width$}\n{rest}")
 }
 
 /// The scalability law, and the cost of the observation.
@@ -128,7 +134,14 @@ pub fn law(diagnosis: &Diagnosis) -> Vec<String> {
         .usl_refusal
         .iter()
         .map(|why| format!("No fit of the Universal Scalability Law: {why}."));
-    law.chain(refusal).chain(cost(diagnosis)).collect()
+    law.chain(refusal).chain(cost(diagnosis)).chain(noise(diagnosis)).collect()
+}
+
+/// A reservation about the rates.
+fn noise(diagnosis: &Diagnosis) -> Option<String> {
+    let rounds =
+        |step: &Step| noise::Rounds { name: threads(step.numjobs), iops: step.iops.clone() };
+    noise::of(&diagnosis.evidence.curve.iter().map(rounds).collect::<Vec<_>>())
 }
 
 /// The header of a column, and its text for a wait.
@@ -143,6 +156,9 @@ pub const COLUMNS: [Column; 7] = [
     ("task", |wait| wait.task.clone()),
     ("file", |wait| wait.file.as_deref().map_or("-".into(), end_of)),
 ];
+
+/// The columns that a narrow terminal may leave out, the most important first.
+const OPTIONAL: [usize; 4] = [6, 3, 4, 5];
 
 /// The relevant waits, and the others.
 fn shown(waits: &[Wait]) -> (Vec<&Wait>, Vec<&Wait>) {
@@ -176,12 +192,13 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
             let rounds = evidence.curve.first().map_or(0, |step| step.iops.len());
             let runtime = diagnosis.asked.and_then(|asked| asked.runtime_ms).unwrap_or(0);
             format!(
-                "{}: {}, {}; {} threads, {rounds} {} of {runtime} ms each",
+                "{}: {}, {}; {} {}, {} of {runtime} ms each",
                 heading(workload),
                 if workload.is_durable { "every write durable" } else { "durable at the end" },
                 place(document, workload),
                 steps.join(", "),
-                if rounds == 1 { "round" } else { "rounds" },
+                if steps == ["1"] { "thread" } else { "threads" },
+                counted(rounds as u64, "round"),
             )
         }
         Subject::Program { pid, command, processes } => {
@@ -222,7 +239,8 @@ fn place(document: &Document, workload: &Workload) -> String {
 pub fn curve(diagnosis: &Diagnosis) -> Grid {
     let evidence = &diagnosis.evidence;
     let base = base(diagnosis);
-    let law = diagnosis.usl.as_ref();
+    // The figures of a poor fit mean nothing.
+    let law = diagnosis.usl.as_ref().filter(|law| !law.is_poor);
     let ratio = format!("x {}", threads(evidence.curve[0].numjobs));
     let header = ["path", "threads", "ops/s", "range", &ratio].map(String::from);
     let header = header.into_iter().chain(law.map(|_| "by the law".into()));
@@ -231,13 +249,13 @@ pub fn curve(diagnosis: &Diagnosis) -> Grid {
     let row = |(path, numjobs, iops): (&str, usize, &Vec<f64>)| {
         let middle = median(iops.clone());
         let by_law = |law: &Fit| {
-            if path == KERNEL { format!("{:.0}", law.at(numjobs as f64)) } else { "-".into() }
+            if path == KERNEL { short(law.at(numjobs as f64)) } else { "-".into() }
         };
         let cells = [
             path.into(),
             numjobs.to_string(),
-            middle.map_or("-".into(), |rate| format!("{rate:.0}")),
-            range(iops),
+            middle.map_or("-".into(), short),
+            if iops.len() > 1 { range(iops) } else { "-".into() },
             middle.zip(base).map_or("-".into(), |(rate, base)| format!("{:.2}", rate / base)),
         ];
         cells.into_iter().chain(law.map(by_law)).collect()
@@ -274,7 +292,7 @@ fn base(diagnosis: &Diagnosis) -> Option<f64> {
 fn range(rates: &[f64]) -> String {
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let most = rates.iter().copied().fold(0.0, f64::max);
-    format!("{least:.0}..{most:.0}")
+    format!("{}..{}", short(least), short(most))
 }
 
 /// The possible cost of the observation itself.
@@ -327,11 +345,12 @@ fn wall(diagnosis: &Diagnosis) -> String {
 mod tests {
     use super::super::document::examples::{appends, document};
     use super::*;
+    use crate::terminal::Terminal;
 
     fn printed(diagnoses: Vec<Diagnosis>, verbose: bool) -> String {
-        let mut out = Vec::new();
-        print(&document(diagnoses), verbose, &mut out).unwrap();
-        String::from_utf8(out).unwrap()
+        let mut page = output::Page::new(Terminal::default());
+        print(&document(diagnoses), verbose, &mut page).unwrap();
+        page.finished()
     }
 
     fn expect_in_order(text: &str, parts: &[&str]) {
@@ -356,7 +375,7 @@ mod tests {
                 "share  threads  waits for",
                 "the lock of the inode",
                 "ext4_file_write_iter",
-                "x 1 thread  by the law",
+                "x 1 thread\n",
                 "preallocated",
                 "11.33",
                 "the one that was, with 64 threads, did 3500/s",
@@ -376,15 +395,27 @@ mod tests {
             &["Appends of 4 KiB", "1 thread", "7500/s", "2 threads", "0.93", wall],
         );
         assert_eq!(text.matches("By threads: 7500/s with 1, 7000/s with 2").count(), 2, "{text}");
-        assert!(!text.contains("range"), "{text}");
+        assert!(!text.contains("range  x 1"), "{text}");
         assert_eq!(text.matches("Not seen: ").count(), 1, "{text}");
 
         let text = printed(vec![appends(2), appends(7)], true);
-        assert_eq!(text.matches("range").count(), 2, "{text}");
+        assert_eq!(text.matches("range  x 1").count(), 2, "{text}");
         assert!(
             text.contains("No fit of the Universal Scalability Law: 2 different numbers"),
             "{text}"
         );
+    }
+
+    /// The defect D13: a fit that explains 0 % printed its figures.
+    #[test]
+    fn a_poor_fit_has_no_figures() {
+        let mut diagnosis = appends(7);
+        assert!(diagnosis.usl.as_ref().is_some_and(|law| law.is_poor));
+        let text = printed(vec![appends(7)], false);
+        assert!(text.contains("Its figures are left out.") && !text.contains("sigma"), "{text}");
+        assert!(!text.contains("by the law"), "{text}");
+        diagnosis.usl.iter_mut().for_each(|law| law.is_poor = false);
+        assert!(printed(vec![diagnosis], false).contains("x 1 thread  by the law"), "else it has");
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::meter::disk::Disk;
 use crate::meter::machine::Machine;
 use crate::output;
 use crate::report::html;
+use crate::terminal::Terminal;
 use crate::units;
 use anyhow::Result;
 use document::{Document, SCHEMA_VERSION, Target};
@@ -47,7 +48,8 @@ pub fn run(args: &args::Probe) -> Result<()> {
     let subject = Subject::of(&args.path)?;
     let document = probe(&subject, args.quick)?;
     let texts = output::texts(&args.output, &document, || html::probe::page(&document))?;
-    output::deliver(&texts, |out| table::print(&document, out))
+    let terminal = Terminal::of_stdout(args.output.shape.wide);
+    output::deliver(&texts, terminal, |page| table::print(&document, page))
 }
 
 fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {

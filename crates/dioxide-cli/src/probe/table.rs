@@ -3,11 +3,12 @@
 use super::document::{Concurrency, Cost, Document, Flush, SyncMethod, Target, Verdict};
 use super::facts::{Fact, Facts, Topic, Value};
 use super::layer::Layer;
+use crate::output::Page;
 use crate::report::grid::Grid;
-use crate::units;
+use crate::units::about_bytes as size;
 use anyhow::Result;
 use dioxide::text::shown;
-use dioxide_diagnose::words::nanoseconds;
+use dioxide_diagnose::words::{nanoseconds, short};
 use std::io::Write;
 
 pub const TOPICS: [Topic; 7] = [
@@ -21,40 +22,41 @@ pub const TOPICS: [Topic; 7] = [
 ];
 
 /// Everything.
-pub fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
+pub fn print(document: &Document, out: &mut Page) -> Result<()> {
+    let width = out.width();
     for topic in TOPICS {
         if document.facts.about(topic).next().is_some() {
-            writeln!(out, "{}\n{}\n", title(topic), of_facts(&document.facts, topic))?;
+            writeln!(out, "{}\n{:width$}\n", title(topic), of_facts(&document.facts, topic))?;
         }
     }
     if !document.devices.is_empty() {
-        writeln!(out, "Device stack, top to bottom\n{}", of_devices(&document.devices))?;
+        writeln!(out, "Device stack, top to bottom\n{:width$}", of_devices(&document.devices))?;
         for line in descriptions(&document.devices) {
             writeln!(out, "{}", shown(&line))?;
         }
         writeln!(out)?;
     }
     if let Some(flush) = &document.flush {
-        writeln!(out, "A flush (fdatasync), on this machine now\n{}\n", of_flush(flush))?;
+        writeln!(out, "A flush (fdatasync), on this machine now\n{:width$}\n", of_flush(flush))?;
     }
     if !document.costs.is_empty() {
         writeln!(
             out,
-            "One write of 4 KiB by one thread, on this machine now\n{}\n",
+            "One write of 4 KiB by one thread, on this machine now\n{:width$}\n",
             of_costs(&document.costs)
         )?;
     }
     if !document.concurrency.is_empty() {
         writeln!(
             out,
-            "Operations of 4 KiB by 1, 2 and 8 threads, on this machine now\n{}\n",
+            "Operations of 4 KiB by 1, 2 and 8 threads, on this machine now\n{:width$}\n",
             of_concurrency(&document.concurrency)
         )?;
     }
     if !document.sync_methods.is_empty() {
         writeln!(
             out,
-            "Ways to make 8 KiB durable, on this machine now\n{}\n",
+            "Ways to make 8 KiB durable, on this machine now\n{:width$}\n",
             of_sync_methods(&document.sync_methods)
         )?;
     }
@@ -86,11 +88,6 @@ pub fn value(fact: &Fact) -> String {
         Ok(Value::Text(text)) => text.clone(),
         Err(why) => format!("unknown: {why}"),
     }
-}
-
-/// Exact if that is short.
-fn size(bytes: u64) -> String {
-    if units::size(bytes).len() <= 8 { units::size(bytes) } else { units::about_bytes(bytes) }
 }
 
 fn table(header: &[&str], rows: Vec<Vec<String>>, is_number: impl Fn(usize) -> bool) -> Grid {
@@ -204,6 +201,7 @@ pub fn of_costs(costs: &[Cost]) -> Grid {
     };
     let header = ["", "durable", "p50", "p99", "requests/op", "flushes/op", "samples"];
     table(&header, costs.iter().map(row).collect(), |column| column > 1)
+        .with_optional(vec![3, 5, 4, 6])
 }
 
 /// In words.
@@ -221,9 +219,9 @@ pub fn of_concurrency(all: &[Concurrency]) -> Grid {
     let row = |one: &Concurrency| {
         vec![
             target(one.target).to_owned(),
-            format!("{:.0}", one.iops_1),
-            format!("{:.0}", one.iops_2),
-            format!("{:.0}", one.iops_8),
+            short(one.iops_1),
+            short(one.iops_2),
+            short(one.iops_8),
             one.ratio_2.to_string(),
             one.ratio_8.to_string(),
             waiters(one.lock_waiters_8),
@@ -234,19 +232,20 @@ pub fn of_concurrency(all: &[Concurrency]) -> Grid {
         ]
     };
     let rates = ["", "1: iops", "2: iops", "8: iops", "2 x 1", "8 x 1"];
-    let header =
-        [&rates[..], &["wait for a lock", "for the device", "two or more", "", "most wait in"]]
-            .concat();
+    let header = [
+        &rates[..],
+        &["wait for a lock", "for the device", "two or more", "verdict", "most wait in"],
+    ]
+    .concat();
     table(&header, all.iter().map(row).collect(), |column| (1..=8).contains(&column))
+        .with_optional(vec![5, 3, 1, 6, 7, 8, 10, 2, 4])
 }
 
 pub fn of_sync_methods(methods: &[SyncMethod]) -> Grid {
     let row = |one: &SyncMethod| {
         let figures = match &one.unavailable {
             Some(why) => ["-".into(), "-".into(), why.clone()],
-            None => {
-                [format!("{:.0}", one.ops_per_s), format!("{:.1}", one.us_per_op), String::new()]
-            }
+            None => [short(one.ops_per_s), format!("{:.1}", one.us_per_op), String::new()],
         };
         let first = [one.method.clone(), format!("{} x 8 KiB", one.writes)];
         let remark = if one.is_durable { figures[2].clone() } else { "NOT durable".into() };
@@ -261,14 +260,15 @@ pub fn of_sync_methods(methods: &[SyncMethod]) -> Grid {
 mod tests {
     use super::super::document::examples;
     use super::*;
+    use crate::terminal::Terminal;
 
     #[test]
     fn everything_that_was_found_is_shown() {
         let mut document = examples::document();
         document.unmeasured.push("Reads were not measured.".into());
-        let mut text = Vec::new();
-        print(&document, &mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
+        let mut page = Page::new(Terminal::default());
+        print(&document, &mut page).unwrap();
+        let text = page.finished();
         for words in [
             "offset and length  512 B  (statx)",
             "volatile cache  yes",
@@ -296,7 +296,7 @@ mod tests {
             })
         };
         assert_eq!(shown("offset_bytes", Ok(512u64.into())), "512 B");
-        assert_eq!(shown("free_bytes", Ok(6_012_954_214u64.into())), "5.6g");
+        assert_eq!(shown("free_bytes", Ok(6_012_954_214u64.into())), "5.6 GiB");
         assert_eq!(shown("file_extents", Ok(7u64.into())), "7");
         assert_eq!(shown("reflink", Ok(false.into())), "no");
         assert_eq!(shown("journal", Err("for root only".into())), "unknown: for root only");

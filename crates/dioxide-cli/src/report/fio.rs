@@ -4,19 +4,69 @@
 
 use super::percentiles::PERCENTILES;
 use super::{Report, matrix};
+use crate::args::{Outputs, Wanted};
 use crate::bench::figures::{Figures, Row};
 use crate::bench::latency::{Latencies, Timings};
-use crate::bench::work::{Scenario, durability_name};
+use crate::bench::work::{Route, Scenario, durability_name};
 use crate::meter::machine::Machine;
+use crate::output::{self, Text};
 use crate::units;
+use anyhow::{Result, bail, ensure};
 use dioxide::Durability;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
+
+/// A file in fio's format, with the rows of one path.
+pub struct File {
+    name: PathBuf,
+    path: &'static str,
+}
+
+impl File {
+    pub fn wanted(&self) -> Wanted<'_> {
+        Wanted { option: "--fio-json", path: &self.name }
+    }
+
+    pub fn text(&self, report: &Report) -> Result<Text<'_>> {
+        Ok(Text { wanted: self.wanted(), text: output::json(&document(report, self.path))? })
+    }
+}
+
+/// The requested files of a bench with these routes.
+pub fn files(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<Vec<File>> {
+    let Some(name) = &outputs.fio_json else { return Ok(Vec::new()) };
+    let mut paths: Vec<&'static str> = Vec::new();
+    for path in routes.map(Route::name) {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    let Some(chosen) = &outputs.fio_path else {
+        ensure!(name != Path::new("-"), "--fio-json -: stdout takes one path, of --fio-path");
+        return Ok(paths.into_iter().map(|path| File { name: named(name, path), path }).collect());
+    };
+    match paths.iter().find(|path| *path == chosen) {
+        Some(path) => Ok(vec![File { name: name.clone(), path }]),
+        None => bail!("--fio-path {chosen}: the paths of this bench are {}", paths.join(", ")),
+    }
+}
+
+/// `out.kernel.json` for `out.json`.
+fn named(file: &Path, path: &str) -> PathBuf {
+    let mut name = file.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{path}"));
+    if let Some(extension) = file.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    file.with_file_name(name)
+}
 
 /// The whole document.
 #[derive(Serialize)]
-pub struct Document {
+struct Document {
     #[serde(rename = "fio version")]
     version: String,
     timestamp: u64,
@@ -122,8 +172,9 @@ struct Syncs {
     lat_ns: Latency,
 }
 
-/// The report in fio's format.
-pub fn document(report: &Report) -> Document {
+/// The rows of a path in fio's format.
+fn document(report: &Report, path: &str) -> Document {
+    let rows = report.rows.iter().filter(|row| row.route.name() == path);
     let began = humantime::parse_rfc3339(&report.machine.date).ok();
     let since = began.and_then(|began| began.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     Document {
@@ -132,7 +183,7 @@ pub fn document(report: &Report) -> Document {
         timestamp_ms: since.as_millis() as u64,
         time: report.machine.date.clone(),
         options: global_options(&report.machine),
-        jobs: report.rows.iter().enumerate().map(|(nth, row)| job(nth, row)).collect(),
+        jobs: rows.enumerate().map(|(nth, row)| job(nth, row)).collect(),
         disk_util: [],
     }
 }
@@ -353,13 +404,73 @@ fn iodepth_level(iodepth: usize) -> Pairs<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Cli, Command};
     use crate::bench::figures::examples::{append_point, mixed_point, row};
-    use crate::bench::work::{Point, Route};
+    use crate::bench::work::Point;
+    use clap::Parser;
     use serde_json::{Value, json};
 
+    /// Of all paths.
     fn jobs(rows: Vec<Row>) -> Value {
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
-        serde_json::to_value(document(&report)).unwrap()["jobs"].take()
+        let jobs = |path: &str| match serde_json::to_value(document(&report, path)).unwrap()["jobs"]
+            .take()
+        {
+            Value::Array(jobs) => jobs,
+            other => panic!("{other}"),
+        };
+        matrix::paths(&report.rows).iter().flat_map(|path| jobs(path)).collect()
+    }
+
+    fn names(options: &str) -> Result<Vec<(String, &'static str)>> {
+        let line = format!("dioxide bench {options}");
+        let Command::Bench(bench) = Cli::parse_from(line.split_whitespace()).command else {
+            panic!("a bench")
+        };
+        let routes = [Route::Kernel, Route::Dioxide, Route::Kernel, Route::Queue { iodepth: 4 }];
+        let files = files(routes.into_iter(), bench.output())?;
+        Ok(files.into_iter().map(|file| (file.name.display().to_string(), file.path)).collect())
+    }
+
+    /// The defect D12: a reader of fio adds the paths, as jobs of one run.
+    #[test]
+    fn each_path_has_a_file() {
+        let expected = |files: [(&str, &'static str); 3]| {
+            files.map(|(name, path)| (name.to_owned(), path)).to_vec()
+        };
+        assert_eq!(
+            names("--fio-json /data/out.v1.json").unwrap(),
+            expected([
+                ("/data/out.v1.kernel.json", "kernel"),
+                ("/data/out.v1.dioxide.json", "dioxide"),
+                ("/data/out.v1.dioxide-queue.json", "dioxide-queue")
+            ])
+        );
+        assert_eq!(names("--fio-json out").unwrap()[0].0, "out.kernel");
+        assert_eq!(
+            names("--fio-json out.json --fio-path dioxide").unwrap(),
+            [("out.json".to_owned(), "dioxide")]
+        );
+        assert_eq!(names("").unwrap(), []);
+        let refusal = |options| names(options).unwrap_err().to_string();
+        assert!(refusal("--fio-json -").contains("takes one path"));
+        assert_eq!(
+            refusal("--fio-json - --fio-path sparse"),
+            "--fio-path sparse: the paths of this bench are kernel, dioxide, dioxide-queue"
+        );
+    }
+
+    #[test]
+    fn a_file_has_the_rows_of_its_path_only() {
+        let rows = vec![
+            row(append_point(1), Route::Kernel, &[100]),
+            row(append_point(1), Route::Dioxide, &[100]),
+            row(append_point(64), Route::Dioxide, &[100]),
+        ];
+        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        let document = document(&report, "dioxide");
+        let names: Vec<_> = document.jobs.iter().map(|job| &job.jobname[..]).collect();
+        assert_eq!(names, ["append-dioxide-4k-1", "append-dioxide-4k-64"]);
     }
 
     #[test]

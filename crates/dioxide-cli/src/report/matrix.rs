@@ -8,14 +8,15 @@ use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::{Route, Scenario};
 use crate::sizes::Sizes;
+use dioxide_diagnose::words::short;
 use std::collections::BTreeSet;
 
 /// All matrices of these rows, of one scenario and durability, and where a path gets slower with
 /// more threads.
-pub fn of(report: &Report, rows: &[Row]) -> String {
+pub fn of(report: &Report, rows: &[Row], width: usize) -> String {
     let mut text = format!("{}\n", title(report, rows));
     for matrix in matrices(rows) {
-        text += &format!("\n{matrix}\n");
+        text += &format!("\n{matrix:width$}\n");
     }
     text + &descents(rows).join("\n") + "\n"
 }
@@ -30,7 +31,7 @@ pub fn matrices(rows: &[Row]) -> Vec<Grid> {
     let paths = paths(rows);
     let rates = paths.iter().map(|path| {
         matrix(rows, &format!("{path} iops"), |row| {
-            (path_of(row) == *path).then(|| format!("{:.0}", row.iops()))
+            (path_of(row) == *path).then(|| short(row.iops()))
         })
     });
     let ratios = paths.iter().filter(|path| is_compared(rows, path)).flat_map(|path| {
@@ -181,7 +182,7 @@ mod tests {
     fn sizes_by_threads() {
         let report =
             Report { machine: Machine::describe("/x".into(), None), fs: None, rows: rows() };
-        let text = of(&report, &report.rows);
+        let text = of(&report, &report.rows, 0);
         assert_eq!(
             words(&text, "kernel iops"),
             [
@@ -256,7 +257,7 @@ mod tests {
         let mut rows = rows();
         rows.push(row(point(4096, 8), Route::Recycled, &[700, 700]));
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
-        let text = of(&report, &report.rows);
+        let text = of(&report, &report.rows, 0);
         assert_eq!(words(&text, "recycled iops")[1], ["4", "KiB", "-", "700"]);
         assert!(text.contains("\nrecycled: at no block size"), "{text}");
     }
@@ -266,7 +267,7 @@ mod tests {
         let mut rows = rows();
         rows.push(row(point(4096, 8), Route::Queue { iodepth: 8 }, &[1000, 1200]));
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
-        let text = of(&report, &report.rows);
+        let text = of(&report, &report.rows, 0);
         assert_eq!(
             words(&text, "dioxide-queue / kernel")[1],
             ["4", "KiB", "-", "20.00", "(20.00..20.00)"]
@@ -282,7 +283,7 @@ mod tests {
         let queue = |iodepth| row(mixed_point(2), Route::Queue { iodepth }, &[iodepth as u64]);
         let rows = vec![row(mixed_point(2), Route::Kernel, &[1]), queue(4), queue(16)];
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
-        let text = of(&report, &report.rows);
+        let text = of(&report, &report.rows, 0);
         assert_eq!(words(&text, "dioxide-queue iodepth=16 iops")[1], ["4", "KiB", "16"]);
         assert_eq!(
             words(&text, "dioxide-queue iodepth=4 / kernel")[1],

@@ -6,6 +6,7 @@ pub mod grid;
 pub mod html;
 pub mod json;
 mod matrix;
+pub mod noise;
 mod percentiles;
 mod refusals;
 mod sentence;
@@ -17,7 +18,8 @@ use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
-use crate::output::{self, Text};
+use crate::output::{self, Page, Tint};
+use crate::terminal::Terminal;
 use anyhow::Result;
 use std::io::Write;
 
@@ -59,6 +61,24 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
     rivals.iter().copied().filter(is_there).collect()
 }
 
+/// The row of each path with the most operations in flight, in the order of measurement.
+fn largest(rows: &[Row]) -> Vec<&Row> {
+    let of_path = |path: &String| {
+        let rows = rows.iter().filter(|row| matrix::path_of(row) == *path);
+        rows.max_by_key(|row| row.point.numjobs)
+    };
+    matrix::paths(rows).iter().filter_map(of_path).collect()
+}
+
+/// A reservation about the rates of these rows.
+fn noise(rows: &[Row]) -> Option<String> {
+    let rounds = |row: &Row| noise::Rounds {
+        name: format!("{} with {}", row.route.name(), sentence::crew(row)),
+        iops: row.runs.iter().map(|run| run.iops).collect(),
+    };
+    noise::of(&rows.iter().map(rounds).collect::<Vec<_>>())
+}
+
 /// The ratio of `row` to another route at the same point.
 fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
     row.ratio_to(beside(rows, row, route)?)
@@ -71,28 +91,45 @@ fn beside<'a>(rows: &'a [Row], row: &Row, route: Route) -> Option<&'a Row> {
     rows.iter().find(is_beside)
 }
 
+/// Checks before the work that the requested files can be written.
+pub fn check(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<()> {
+    let fio = fio::files(routes, outputs)?;
+    let wanted: Vec<_> =
+        outputs.wanted().into_iter().chain(fio.iter().map(fio::File::wanted)).collect();
+    output::check(&wanted)
+}
+
 /// Writes the requested outputs, and prints the report.
 pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
     let mut texts =
         output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
-    if let Some(wanted) = outputs.wanted_fio() {
-        texts.push(Text { wanted, text: output::json(&fio::document(report))? });
+    let fio = fio::files(report.rows.iter().map(|row| row.route), outputs)?;
+    for file in &fio {
+        texts.push(file.text(report)?);
     }
-    output::deliver(&texts, |out| print_for_people(report, outputs.verbose, out))
+    let terminal = Terminal::of_stdout(outputs.common.shape.wide);
+    output::deliver(&texts, terminal, |page| print_for_people(report, outputs.verbose, page))
 }
 
 /// Several block sizes have matrices, and their tables only if `verbose`.
-fn print_for_people(report: &Report, verbose: bool, out: &mut dyn Write) -> Result<()> {
+pub fn print_for_people(report: &Report, verbose: bool, out: &mut Page) -> Result<()> {
+    let width = out.width();
     let (matrices, singles): (Vec<_>, Vec<_>) =
         report.groups().partition(|rows| by_block_size(rows).nth(1).is_some());
     for rows in &matrices {
-        writeln!(out, "{}", matrix::of(report, rows))?;
+        writeln!(out, "{}", matrix::of(report, rows, width))?;
+        if let Some(warning) = noise(rows) {
+            out.tinted(Some(Tint::Warning), warning + "\n")?;
+        }
     }
     let tables: Vec<_> =
         if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
     for rows in &tables {
-        writeln!(out, "{}\n{}", table::title(report, rows), table::of(rows))?;
+        writeln!(out, "{}\n{:width$}", table::title(report, rows), table::of(rows))?;
         writeln!(out, "{}", refusals::of(rows))?;
+        if let Some(warning) = noise(rows) {
+            out.tinted(Some(Tint::Warning), warning + "\n")?;
+        }
         if rows[0].point.scenario == Scenario::Mixed {
             writeln!(out, "{}", percentiles::of(rows))?;
         }

@@ -1,11 +1,11 @@
 //! The closing sentence of a scenario: the result of its table in words.
 
-use super::{rival, rivals};
+use super::{largest, rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::{Backend, Point, Route, Scenario};
 use dioxide::Durability;
-use dioxide_diagnose::words::nanoseconds;
+use dioxide_diagnose::words::{counted, nanoseconds, rate};
 
 /// The result of these rows, all of one scenario, block size and durability.
 pub fn of(rows: &[Row]) -> String {
@@ -22,22 +22,23 @@ pub fn of(rows: &[Row]) -> String {
 /// With an offered load latencies differ, unless a path does not keep up.
 fn given_load(rows: &[Row], rate_iops: u64) -> String {
     let subject = subject(rows[0].point);
-    let most = rows.iter().map(|row| row.point.numjobs).max().unwrap_or_default();
-    let mut text =
-        format!("{subject}, {rate_iops} a second offered by {}: p99 and p99.9 are", threads(most));
-    let paths: Vec<String> = rows
-        .iter()
-        .filter(|row| row.point.numjobs == most)
-        .map(|row| {
-            let at = |percent| nanoseconds(row.timings.seen().value_at_percentile(percent) as f64);
-            let behind = (row.iops() < KEPT_UP * rate_iops as f64)
-                .then(|| format!(" (does not keep up: {:.0} a second)", row.iops()));
-            let (name, behind) = (row.route.name(), behind.unwrap_or_default());
-            format!(" {name} {} and {}{behind}", at(99.0), at(99.9))
-        })
-        .collect();
-    text += &paths.join(",");
+    let offered = rate(rate_iops as f64);
+    let mut text = format!("{subject}, {offered} offered: p99 and p99.9");
+    let rows = largest(rows);
+    let crews = rows.chunk_by(|one, next| crew(one) == crew(next)).map(|rows| {
+        let paths: Vec<String> = rows.iter().map(|row| tail(row, rate_iops)).collect();
+        format!(" with {} are {}", crew(rows[0]), paths.join(", "))
+    });
+    text += &crews.collect::<Vec<_>>().join(";");
     text + "."
+}
+
+/// The highest percentiles of a path, and whether it keeps up.
+fn tail(row: &Row, rate_iops: u64) -> String {
+    let at = |percent| nanoseconds(row.timings.seen().value_at_percentile(percent) as f64);
+    let behind = (row.iops() < KEPT_UP * rate_iops as f64)
+        .then(|| format!(" (does not keep up: {})", rate(row.iops())));
+    format!("{} {} and {}{}", row.route.name(), at(99.0), at(99.9), behind.unwrap_or_default())
 }
 
 fn subject(point: Point) -> String {
@@ -187,7 +188,7 @@ fn rate_of_sync_writers(row: &Row) -> String {
         Route::Kernel => "the kernel's O_SYNC",
         other => rival_name(row.point.scenario, other),
     };
-    format!("{name} {:.0} MB/s", row.bw_bytes() / 1e6)
+    format!("{name} {:.0} MiB/s", row.bw_bytes() / 1_048_576.0)
 }
 
 /// The cost of a write on each path, and the savings of dioxide.
@@ -247,8 +248,7 @@ pub fn times(ratio: Ratio) -> String {
     let Ratio { min, median, max, rounds } = ratio;
     let digits = if min < 10.0 { 2 } else { 0 };
     if !is_certain(rounds) {
-        let unit = if rounds == 1 { "round" } else { "rounds" };
-        format!("about {median:.digits$}x ({rounds} {unit})")
+        format!("about {median:.digits$}x ({})", counted(rounds as u64, "round"))
     } else if min == max {
         format!("{median:.digits$}x")
     } else {
@@ -355,9 +355,27 @@ mod tests {
         let rows = [row(point, Route::Kernel, &[60]), row(point, Route::Dioxide, &[99])];
         assert_eq!(
             of(&rows),
-            "Appends of 4 KiB, 100 a second offered by 8 threads: p99 and p99.9 are kernel 990.2 \
-             us and 1.00 ms (does not keep up: 60 a second), dioxide 990.2 us and 1.00 ms."
+            "Appends of 4 KiB, 100/s offered: p99 and p99.9 with 8 threads are kernel 990.2 us and \
+             1.00 ms (does not keep up: 60/s), dioxide 990.2 us and 1.00 ms."
         );
+    }
+
+    /// The defect D8: beside a queue of 64, the sentence was about 64 threads.
+    #[test]
+    fn a_given_load_is_only_about_what_ran() {
+        let point = |numjobs| Point { rate_iops: Some(20_000), ..append_point(numjobs) };
+        let rows = [
+            row(point(16), Route::Kernel, &[20_000]),
+            row(point(16), Route::Dioxide, &[20_000]),
+            row(point(64), Route::Queue { iodepth: 64 }, &[20_000]),
+        ];
+        assert_eq!(
+            of(&rows),
+            "Appends of 4 KiB, 20.0k/s offered: p99 and p99.9 with 16 threads are kernel 990.2 us \
+             and 1.00 ms, dioxide 990.2 us and 1.00 ms; with one thread with 64 outstanding are \
+             dioxide-queue 990.2 us and 1.00 ms."
+        );
+        assert_eq!(largest(&rows).len(), 3, "the plot of latencies has all paths");
     }
 
     #[test]
@@ -455,8 +473,8 @@ mod tests {
         ];
         assert_eq!(
             of(&rows),
-            "Sync writers, 64 threads of 64 KiB each: flushing under a lock 66 MB/s, the kernel's \
-             O_SYNC 328 MB/s, dioxide 393 MB/s. dioxide is 1.20x as fast as the kernel, and 6.00x \
+            "Sync writers, 64 threads of 64 KiB each: flushing under a lock 62 MiB/s, the kernel's \
+             O_SYNC 312 MiB/s, dioxide 375 MiB/s. dioxide is 1.20x as fast as the kernel, and 6.00x \
              as fast as flushing under a lock."
         );
     }

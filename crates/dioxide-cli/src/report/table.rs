@@ -6,7 +6,7 @@ use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Point, Scenario, durability_name, growth_name, tail_name};
 use crate::meter::vmstat::Shares;
-use dioxide_diagnose::words::nanoseconds;
+use dioxide_diagnose::words::{counted, nanoseconds, rate, short};
 
 /// Growth may occur anywhere in a run: with fewer growths, their number is chance.
 const GROWTHS_MIN: u64 = 10;
@@ -38,22 +38,28 @@ pub fn conditions(report: &Report, rows: &[Row]) -> String {
     let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
     let rate = point
         .rate_iops
-        .map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
+        .map(|iops| format!(", {} offered (lat counts from when each was due)", rate(iops as f64)));
     let length = match point.scenario {
-        Scenario::Indirect => format!("{:.0} writes", rows[0].median(|run| run.ops as f64)),
+        Scenario::Indirect => counted(rows[0].median(|run| run.ops as f64) as u64, "write"),
         _ => format!("{:.1} s", rows[0].median(|run| run.elapsed.as_secs_f64())),
     };
     format!(
-        "{}{}{}{}{}, {}; medians of {} rounds of {length}{}",
+        "{}{}{}{}{}, {}; {} of {length}{}",
         durability_name(point.durability),
         growth.unwrap_or_default(),
         tail.unwrap_or_default(),
         reads.unwrap_or_default(),
         rate.unwrap_or_default(),
         place(report, point),
-        rows[0].runs.len(),
+        rounds(rows[0].runs.len()),
         remarks(rows),
     )
+}
+
+/// One round has no median.
+fn rounds(count: usize) -> String {
+    let rounds = counted(count as u64, "round");
+    if count == 1 { rounds } else { format!("medians of {rounds}") }
 }
 
 /// `ext4 on loop0`, `btrfs`, `/dev/loop5`, `an image on ext4 on loop0`.
@@ -85,18 +91,21 @@ fn remarks(rows: &[Row]) -> String {
 type Column = (&'static str, fn(&Row) -> String);
 
 const NAMES: [Column; 3] = [
-    ("numjobs", |row| row.point.threads(row.route).to_string()),
+    (NUMJOBS, |row| row.point.threads(row.route).to_string()),
     (PATH, |row| row.route.name().to_owned()),
-    ("iodepth", |row| row.route.iodepth().to_string()),
+    (IODEPTH, |row| row.route.iodepth().to_string()),
 ];
+const NUMJOBS: &str = "numjobs";
 const PATH: &str = "path";
-const IOPS: Column = ("iops", |row| format!("{:.0}", row.iops()));
+const IODEPTH: &str = "iodepth";
+const IOPS: Column = ("iops", |row| short(row.iops()));
 /// For mixed operations.
 const DIRECTIONS: [Column; 2] = [
-    ("read iops", |row| format!("{:.0}", row.median(|run| run.read_iops))),
-    ("write iops", |row| format!("{:.0}", row.median(|run| run.write_iops))),
+    ("read iops", |row| short(row.median(|run| run.read_iops))),
+    ("write iops", |row| short(row.median(|run| run.write_iops))),
 ];
-const BANDWIDTH: Column = ("MB/s", |row| format!("{:.1}", row.bw_bytes() / 1e6));
+const BANDWIDTH: Column = ("MiB/s", |row| format!("{:.1}", row.bw_bytes() / MIB));
+const MIB: f64 = 1_048_576.0;
 /// The load of the device.
 const IN_FLIGHT: Column = ("in flight", |row| known(row.median_known(|run| run.inflight), 1));
 /// As in vmstat.
@@ -138,9 +147,7 @@ const INDIRECT: [Column; 11] = [
     MACHINE[1],
     MACHINE[2],
     ("mem %", |row| known(row.median_known(|run| Some(run.memory?.used_percent)), 1)),
-    ("rss MiB", |row| {
-        known(row.median_known(|run| Some(run.memory?.rss_bytes as f64 / f64::from(1 << 20))), 1)
-    }),
+    ("rss MiB", |row| known(row.median_known(|run| Some(run.memory?.rss_bytes as f64 / MIB)), 1)),
     ("cpu us/MiB", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_mib))),
     ("machine us/MiB", |row| known(row.median_known(|run| run.machine_cpu_us_per_mib), 0)),
 ];
@@ -175,6 +182,26 @@ fn columns(point: Point) -> Vec<Column> {
     }
 }
 
+/// The columns that a narrow terminal shows, the most important first. Later come the others.
+const IMPORTANT: [&str; 16] = [
+    "x kernel",
+    "p99",
+    CLAT,
+    LAT,
+    "x preallocated",
+    "x buffered-group",
+    "x serialised",
+    "x dioxide",
+    "read iops",
+    "write iops",
+    "requests/write",
+    "cpu us/op",
+    "cpu us/MiB",
+    "p99.9",
+    "flushes/op",
+    "in flight",
+];
+
 /// The table of these rows.
 pub fn of(rows: &[Row]) -> Grid {
     let point = rows[0].point;
@@ -187,9 +214,26 @@ pub fn of(rows: &[Row]) -> Grid {
         cells.chain(rivals.iter().map(|route| ratio(rival(rows, row, *route)))).collect()
     };
     let path = columns.iter().position(|(name, _)| *name == PATH);
-    Grid::new(names.chain(ratios).collect(), rows.iter().map(cells).collect(), |column| {
-        Some(column) != path
-    })
+    let names: Vec<String> = names.chain(ratios).collect();
+    let optional = optional(rows, &names);
+    Grid::new(names, rows.iter().map(cells).collect(), |column| Some(column) != path)
+        .with_optional(optional)
+}
+
+/// All but the names of the row and its rate. A depth that is always 1 is no name.
+fn optional(rows: &[Row], names: &[String]) -> Vec<usize> {
+    let has_queue = rows.iter().any(|row| row.route.iodepth() > 1);
+    let is_necessary = |name: &str| {
+        [PATH, NUMJOBS, IOPS.0, BANDWIDTH.0, INDIRECT[1].0].contains(&name)
+            || (name == IODEPTH && has_queue)
+    };
+    let rank = |column: &usize| {
+        IMPORTANT.iter().position(|name| *name == names[*column]).unwrap_or(IMPORTANT.len())
+    };
+    let mut optional: Vec<usize> =
+        (0..names.len()).filter(|column| !is_necessary(&names[*column])).collect();
+    optional.sort_by_key(rank);
+    optional
 }
 
 fn percentile(row: &Row, percent: f64) -> String {
@@ -245,7 +289,7 @@ mod tests {
     fn a_title_tells_the_conditions() {
         assert_eq!(
             title_of(vec![row(append_point(64), Route::Kernel, &[100])]),
-            "Appends: bs=4 KiB on-sync, growth unwritten, ext4; medians of 1 rounds of 1.0 s"
+            "Appends: bs=4 KiB on-sync, growth unwritten, ext4; 1 round of 1.0 s"
         );
         let fast = row(append_point(64), Route::Kernel, &[200_000]);
         assert!(
@@ -262,8 +306,8 @@ mod tests {
         let report = Report { machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
         assert_eq!(
             title(&report, &report.rows),
-            "Appends: bs=4 KiB on-sync, growth unwritten, 5000 iops offered (lat counts from when \
-             each was due), ext3 (without extents); medians of 1 rounds of 1.0 s"
+            "Appends: bs=4 KiB on-sync, growth unwritten, 5000/s offered (lat counts from when each \
+             was due), ext3 (without extents); 1 round of 1.0 s"
         );
         let text = of(&report.rows).to_string();
         assert!(text.contains("lat p50") && !text.contains("clat"));
@@ -334,15 +378,15 @@ mod tests {
         let text = of(&rows).to_string();
         let words = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
         let figures = [
-            "dioxide", "1.000", "1258.3", "10", "50", "5", "25", "21.5", "9.0", "500000.0",
+            "dioxide", "1.000", "1200.0", "10", "50", "5", "25", "21.5", "9.0", "500000.0",
             "1000000",
         ];
         assert_eq!(words[..11], figures, "{text}");
         assert_eq!(words[11..], ["2.00", "3.00", "(3.00..3.00)"], "{text}");
         assert_eq!(
             title_of(rows),
-            "Writes through indirect blocks: bs=4 MiB on-sync, an image on ext4; medians of 1 \
-             rounds of 100 writes"
+            "Writes through indirect blocks: bs=4 MiB on-sync, an image on ext4; 1 round of 100 \
+             writes"
         );
     }
 

@@ -13,7 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// `dioxide` with the words of `line` as arguments.
 pub fn dioxide(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
-    command.args(line.split_whitespace()).stdin(Stdio::null());
+    // It would narrow the tables.
+    command.args(line.split_whitespace()).stdin(Stdio::null()).env_remove("COLUMNS");
     command
 }
 

@@ -7,21 +7,22 @@ use crate::words::{percent, rate};
 const SIGMA_NONE: f64 = 0.005;
 
 pub fn of(fit: &Fit) -> Vec<String> {
-    let mut sentences = Vec::new();
     if fit.is_poor {
-        sentences.push(format!(
-            "The law describes this curve badly: the steps are off by {} on average, and it \
-             explains {} of the variation. What follows means little.",
+        // Its figures mean nothing.
+        return vec![format!(
+            "The Universal Scalability Law describes this curve badly: the steps are off by {} on \
+             average, and it explains {} of the variation. Its figures are left out.",
             percent(fit.error),
             percent(fit.r_squared.max(0.0))
-        ));
+        )];
     }
-    sentences.push(format!("One thread that meets no other: {}.", range(fit.lambda, rate)));
-    sentences.push(contention(fit));
-    sentences.push(coherency(fit));
-    sentences.push(peak(fit));
-    sentences.push(predictions(fit));
-    sentences
+    vec![
+        format!("One thread that meets no other: {}.", range(fit.lambda, rate)),
+        contention(fit),
+        coherency(fit),
+        peak(fit),
+        predictions(fit),
+    ]
 }
 
 fn contention(fit: &Fit) -> String {

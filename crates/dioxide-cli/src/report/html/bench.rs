@@ -8,8 +8,8 @@ use super::plot::curves::{Curves, Point, Series};
 use crate::bench::figures::Row;
 use crate::bench::work::Route;
 use crate::report::grid::Grid;
-use crate::report::{Report, by_block_size, matrix, refusals, sentence, table};
-use dioxide_diagnose::words::nanoseconds;
+use crate::report::{Report, by_block_size, largest, matrix, noise, refusals, sentence, table};
+use dioxide_diagnose::words::{nanoseconds, rate};
 use maud::{Markup, html};
 
 pub fn page(report: &Report) -> String {
@@ -42,6 +42,7 @@ fn group(report: &Report, rows: &[Row]) -> Markup {
                 div.plots { (rates(rows)) (latencies(rows)) }
                 (page::table(&table::of(rows)))
                 @for line in refusals::of(rows).lines() { p.conditions { (line) } }
+                @if let Some(warning) = noise(rows) { p.conditions { (warning) } }
                 h3 { "Latency percentiles" }
                 (page::table(&percentiles(rows)))
             }
@@ -105,7 +106,7 @@ fn rate_at(row: &Row) -> Point {
         x: row.point.numjobs as f64,
         y: iops,
         range: range(row, |run| run.iops),
-        note: format!("{iops:.0} a second with {crew}"),
+        note: format!("{} with {crew}", rate(iops)),
     }
 }
 
@@ -120,7 +121,7 @@ fn rates_of_one(rows: &[Row]) -> Markup {
         name: matrix::path_of(row),
         style: style_of(row),
         value: row.iops(),
-        text: format!("{:.0}/s", row.iops()),
+        text: rate(row.iops()),
         range: Some(range(row, |run| run.iops)),
     });
     let bars: Vec<Bar> = bars.collect();
@@ -141,17 +142,19 @@ fn rates_of_one(rows: &[Row]) -> Markup {
 const DRAWN: [f64; 11] = [50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
 fn latencies(rows: &[Row]) -> Markup {
-    let most = rows.iter().map(|row| row.point.numjobs).max().unwrap_or_default();
-    let at_most = || rows.iter().filter(|row| row.point.numjobs == most);
-    let crew = at_most().next().map(sentence::crew).unwrap_or_default();
-    let series: Vec<Series> =
-        at_most().map(percentile_curve).filter(|series| !series.points.is_empty()).collect();
+    let rows = largest(rows);
+    let crews: Vec<String> = rows
+        .chunk_by(|one, next| sentence::crew(one) == sentence::crew(next))
+        .map(|rows| sentence::crew(rows[0]))
+        .collect();
+    let curves = rows.into_iter().map(percentile_curve);
+    let series: Vec<Series> = curves.filter(|series| !series.points.is_empty()).collect();
     let values = series.iter().flat_map(|series| &series.points).map(|point| point.y);
     let y = Axis::fitting("latency", values, short_time);
     let marks =
         [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| (nines(percent), format!("p{percent}")));
     let curves = Curves {
-        title: format!("Latency by percentile, {crew}"),
+        title: format!("Latency by percentile, {}", crews.join("; ")),
         description: series.iter().map(in_words).collect::<Vec<_>>().join(" "),
         x: Axis::marked("percentile", nines(50.0)..=nines(99.99), marks.into()),
         y,

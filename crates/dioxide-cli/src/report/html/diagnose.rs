@@ -14,7 +14,7 @@ use dioxide_diagnose::evidence::{OtherWay, Step};
 use dioxide_diagnose::finding::{Finding, Wall};
 use dioxide_diagnose::usl::{Fit, Prediction};
 use dioxide_diagnose::waits::Wait;
-use dioxide_diagnose::words::percent;
+use dioxide_diagnose::words::{percent, rate, threads};
 use maud::{Markup, html};
 
 /// Waits with less of the I/O time are in the table only.
@@ -123,7 +123,7 @@ fn scaling(diagnosis: &Diagnosis) -> Markup {
         points: measured,
         is_marked: true,
     }];
-    series.extend(diagnosis.usl.iter().map(fitted));
+    series.extend(diagnosis.usl.iter().filter(|law| !law.is_poor).map(fitted));
     series.extend(evidence.others.iter().filter_map(other_way));
     series.retain(|series| !series.points.is_empty());
     let points = || series.iter().flat_map(|series| &series.points);
@@ -142,7 +142,7 @@ fn point(what: &str, numjobs: usize, iops: &[f64]) -> Option<Point> {
     let y = median(iops.to_vec())?;
     let (low, high) =
         (iops.iter().copied().fold(y, f64::min), iops.iter().copied().fold(y, f64::max));
-    let note = format!("{what} {y:.0} a second with {numjobs} threads");
+    let note = format!("{what} {} with {}", rate(y), threads(numjobs));
     Some(Point { x: numjobs as f64, y, range: (low, high), note })
 }
 
@@ -169,7 +169,7 @@ fn other_way(way: &OtherWay) -> Option<Series> {
 /// With its confidence interval, also beyond the measured range.
 fn fitted(law: &Fit) -> Series {
     let point = |at: &Prediction| {
-        let note = format!("by the law {:.0} a second with {} threads", at.iops.value, at.numjobs);
+        let note = format!("by the law {} with {}", rate(at.iops.value), threads(at.numjobs));
         Point { x: at.numjobs as f64, y: at.iops.value, range: (at.iops.low, at.iops.high), note }
     };
     Series {

@@ -6,6 +6,7 @@ use super::plot::curves::{self, Curves, Point, Series};
 use super::plot::{STYLE, WIDTH};
 use crate::meter::machine::Machine;
 use crate::saved::{Row, Work};
+use dioxide_diagnose::words::{rate, threads};
 use maud::{Markup, PreEscaped, html};
 
 /// The rows of one kind of work.
@@ -124,8 +125,7 @@ fn point(row: &Row) -> Point {
     let mut rounds = row.rounds_iops.clone();
     rounds.sort_by(f64::total_cmp);
     let iops = median(&rounds);
-    let note =
-        format!("{iops:.0} a second, {} threads, iodepth {}", row.key.numjobs, row.key.iodepth);
+    let note = format!("{}, {}, iodepth {}", rate(iops), threads(row.key.numjobs), row.key.iodepth);
     Point { x: in_flight(row) as f64, y: iops, range: (rounds[0], rounds[rounds.len() - 1]), note }
 }
 
@@ -155,7 +155,7 @@ mod tests {
         let text = picture(&[panel(), panel()]);
         assert_eq!(text.matches("class=\"curve\"").count(), 2 * 2);
         assert_eq!(text.matches("ext4: append bs=4 KiB on-sync, growth unwritten").count(), 2);
-        assert!(text.contains("200 a second, 64 threads, iodepth 1"), "{text}");
+        assert!(text.contains("200/s, 64 threads, iodepth 1"), "{text}");
         assert_eq!(text.matches("Linux 6.18.0, nvme0n1").count(), 1);
     }
 

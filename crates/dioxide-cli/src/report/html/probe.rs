@@ -7,6 +7,7 @@ use crate::probe::document::{Document, SyncMethod};
 use crate::probe::facts::{Fact, Facts, Topic};
 use crate::probe::table;
 use crate::report::grid::Grid;
+use dioxide_diagnose::words::rate;
 use maud::{Markup, html};
 
 pub fn page(document: &Document) -> String {
@@ -84,7 +85,7 @@ fn bar(method: &SyncMethod) -> Bar {
         name: format!("{}{remark}", method.method),
         style: Style(if method.is_durable { 0 } else { 4 }),
         value: method.ops_per_s,
-        text: format!("{:.0}/s", method.ops_per_s),
+        text: rate(method.ops_per_s),
         range: None,
     }
 }
