@@ -1,5 +1,5 @@
-//! Every command that the documents and the help show is run, in a short form: in a directory of
-//! its own, for milliseconds, with few threads. `README.md` and `docs/*.md` show commands in `sh`
+//! Runs every command that the documents and the help show, in a short form: in a directory of its
+//! own, for milliseconds, with few threads. `README.md` and `docs/*.md` show commands in `sh`
 //! blocks, the help below "Examples:".
 
 mod common;
