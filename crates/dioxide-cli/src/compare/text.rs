@@ -355,8 +355,8 @@ mod tests {
         );
         assert_eq!(
             sentences[1],
-            "Rows judged: 1, of which 1 slower by more than 10 %, 0 otherwise slower, 0 faster, 0 with \
-             the machine, 0 without a significant difference."
+            "Rows judged: 1, of which 1 slower by more than 10 %, 0 otherwise slower, 0 faster, 0 \
+             with the machine, 0 without a significant difference."
         );
         assert!(
             sentences.iter().any(|sentence| sentence.contains("changed by +0.0 %")),

@@ -474,8 +474,8 @@ mod tests {
         assert_eq!(
             of(&rows),
             "Sync writers, 64 threads of 64 KiB each: flushing under a lock 62 MiB/s, the kernel's \
-             O_SYNC 312 MiB/s, dioxide 375 MiB/s. dioxide is 1.20x as fast as the kernel, and 6.00x \
-             as fast as flushing under a lock."
+             O_SYNC 312 MiB/s, dioxide 375 MiB/s. dioxide is 1.20x as fast as the kernel, and \
+             6.00x as fast as flushing under a lock."
         );
     }
 }

@@ -306,8 +306,8 @@ mod tests {
         let report = Report { machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
         assert_eq!(
             title(&report, &report.rows),
-            "Appends: bs=4 KiB on-sync, growth unwritten, 5000/s offered (lat counts from when each \
-             was due), ext3 (without extents); 1 round of 1.0 s"
+            "Appends: bs=4 KiB on-sync, growth unwritten, 5000/s offered (lat counts from when \
+             each was due), ext3 (without extents); 1 round of 1.0 s"
         );
         let text = of(&report.rows).to_string();
         assert!(text.contains("lat p50") && !text.contains("clat"));
