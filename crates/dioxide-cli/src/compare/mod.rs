@@ -73,6 +73,16 @@ pub fn run(args: args::Compare) -> Result<()> {
     conclude(&comparison)
 }
 
+/// The comparison of a new run with a saved one, as text.
+pub fn with_baseline(old: &Document, new: &Document) -> Result<String> {
+    let rules = Rules { by: args::By::default(), limit_percent: None };
+    let comparison = Comparison::new(old, new, rules);
+    check(&comparison, false).context("--baseline")?;
+    let mut text = Vec::new();
+    text::print(&comparison, &mut text)?;
+    Ok(String::from_utf8(text)?)
+}
+
 /// Whether the documents are comparable.
 fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
     ensure!(!comparison.rows.is_empty(), "no row is in both: they are of different work");

@@ -15,6 +15,7 @@ use crate::args::Outputs;
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Route, Scenario};
+use crate::exit::say;
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
 use crate::output::{self, Text};
@@ -71,14 +72,23 @@ fn beside<'a>(rows: &'a [Row], row: &Row, route: Route) -> Option<&'a Row> {
     rows.iter().find(is_beside)
 }
 
-/// Writes the requested outputs, and prints the report.
-pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
+/// Writes the requested outputs, and prints the report, then `comparison`. If stdout has another
+/// output, the comparison goes to stderr.
+pub fn print(report: &Report, outputs: &Outputs, comparison: &str) -> Result<()> {
     let mut texts =
         output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
     if let Some(wanted) = outputs.wanted_fio() {
         texts.push(Text { wanted, text: output::json(&fio::document(report))? });
     }
-    output::deliver(&texts, |out| print_for_people(report, outputs.verbose, out))
+    let is_taken = texts.iter().any(|text| text.wanted.is_stdout());
+    output::deliver(&texts, |out| {
+        print_for_people(report, outputs.verbose, out)?;
+        Ok(out.write_all(comparison.as_bytes())?)
+    })?;
+    if is_taken {
+        comparison.lines().filter(|line| !line.is_empty()).for_each(say);
+    }
+    Ok(())
 }
 
 /// Several block sizes have matrices, and their tables only if `verbose`.
