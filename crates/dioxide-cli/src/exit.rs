@@ -1,5 +1,5 @@
-//! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's), 3
-//! slower than allowed, 128 + signal interrupted.
+//! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's) or
+//! no measurement, 3 slower than allowed. 128 + signal if interrupted.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
@@ -33,6 +33,21 @@ impl std::error::Error for Regression {}
 /// The code that distinguishes it from an error.
 const REGRESSION: u8 = 3;
 
+/// There is no verdict.
+#[derive(Debug)]
+pub struct Unmeasured(pub String);
+
+impl std::fmt::Display for Unmeasured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unmeasured {}
+
+/// The code that distinguishes it from a verdict.
+const UNMEASURED: u8 = 2;
+
 /// Prints an error as one line, and returns the exit code.
 pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
@@ -44,7 +59,13 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     if !quiet {
         say(&format!("{error:#}"));
     }
-    if error.is::<Regression>() { ExitCode::from(REGRESSION) } else { ExitCode::FAILURE }
+    if error.is::<Regression>() {
+        ExitCode::from(REGRESSION)
+    } else if error.is::<Unmeasured>() {
+        ExitCode::from(UNMEASURED)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// `dioxide bench | head -1` needs no message.
