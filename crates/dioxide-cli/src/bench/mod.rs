@@ -72,8 +72,9 @@ fn compare(baseline: &saved::Document, report: &Report) -> Result<String> {
 /// Tries every path shortly, where the pace or the duration is open.
 fn settle(place: &Place, drafts: Vec<Draft>) -> Result<Vec<Work>> {
     let tried = |draft: &&Draft| draft.typed.needs_trials();
-    let progress =
-        Progress::of(drafts.iter().filter(tried).map(|draft| draft.work.rows.len() as u64).sum());
+    let progress = Progress::with_lines(
+        drafts.iter().filter(tried).map(|draft| draft.work.rows.len() as u64).sum(),
+    );
     let settle = |draft: Draft| {
         if !draft.typed.needs_trials() {
             return Ok(draft.work);
@@ -86,7 +87,7 @@ fn settle(place: &Place, drafts: Vec<Draft>) -> Result<Vec<Work>> {
 }
 
 fn measure(place: &Place, works: &[Work]) -> Result<Vec<figures::Row>> {
-    let progress = Progress::of(works.iter().map(Work::runs).sum());
+    let progress = Progress::with_lines(works.iter().map(Work::runs).sum());
     let mut rows = Vec::new();
     for work in works {
         rows.extend(rounds::run(place, work, &progress)?);

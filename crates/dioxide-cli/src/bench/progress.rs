@@ -1,4 +1,4 @@
-//! The progress on stderr: a bar on a terminal, elsewhere a line now and then.
+//! The progress on stderr: a bar on a terminal, elsewhere nothing, or a line now and then.
 
 use super::work::{Point, Route, durability_name};
 use crate::exit::say;
@@ -15,7 +15,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 pub struct Progress {
     bar: ProgressBar,
     begun: Instant,
-    /// When the next line is due. None on a terminal.
+    /// When the next line is due. None on a terminal, and without lines.
     line_due: Cell<Option<Duration>>,
 }
 
@@ -23,6 +23,13 @@ impl Progress {
     /// For a number of runs.
     pub fn of(runs: u64) -> Self {
         Self::new(runs, "{bar:30} {pos}/{len} {elapsed} {wide_msg}")
+    }
+
+    /// For a number of runs, with lines where no bar is shown.
+    pub fn with_lines(runs: u64) -> Self {
+        let progress = Self::of(runs);
+        progress.line_due.set((!stderr().is_terminal()).then_some(LINE_EVERY));
+        progress
     }
 
     /// For a duration.
@@ -40,8 +47,7 @@ impl Progress {
         let style = ProgressStyle::with_template(template);
         bar.set_style(style.expect("the template is valid"));
         bar.enable_steady_tick(Duration::from_millis(500));
-        let line_due = Cell::new((!stderr().is_terminal()).then_some(LINE_EVERY));
-        Self { bar, begun: Instant::now(), line_due }
+        Self { bar, begun: Instant::now(), line_due: Cell::new(None) }
     }
 
     /// Shows the current run.

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A growing file starts anew at this size.
-const GROWN_MAX_BYTES: u64 = 256 << 20;
+const GROWN_MAX_BYTES: u64 = 64 << 20;
 /// The file that is written beside the log.
 const BESIDE_BYTES: u64 = 64 << 20;
 /// Interval of checking whether the load has ended.
