@@ -1,6 +1,6 @@
-//! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's), 3
-//! slower than allowed, 128 + signal interrupted. 126 and 127 are of a program that `run` cannot
-//! start.
+//! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's) or
+//! no measurement, 3 slower than allowed, 128 + signal interrupted. 126 and 127 are of a program
+//! that `run` cannot start.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
@@ -52,6 +52,21 @@ impl std::error::Error for NotStarted {}
 /// The code that distinguishes it from an error.
 const REGRESSION: u8 = 3;
 
+/// There is no verdict.
+#[derive(Debug)]
+pub struct Unmeasured(pub String);
+
+impl std::fmt::Display for Unmeasured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unmeasured {}
+
+/// The code that distinguishes it from a verdict.
+const UNMEASURED: u8 = 2;
+
 /// Prints an error as one line, and returns the exit code.
 pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
@@ -68,7 +83,13 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
         Some(NotStarted::NotExecutable(_)) => return ExitCode::from(126),
         None => {}
     }
-    if error.is::<Regression>() { ExitCode::from(REGRESSION) } else { ExitCode::FAILURE }
+    if error.is::<Regression>() {
+        ExitCode::from(REGRESSION)
+    } else if error.is::<Unmeasured>() {
+        ExitCode::from(UNMEASURED)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// `dioxide bench | head -1` needs no message.

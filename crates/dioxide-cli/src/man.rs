@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// Exit codes: the command (`dioxide` for all), the code, and its meaning.
-const EXIT_STATUS: [(&str, &str, &str); 7] = [
+const EXIT_STATUS: [(&str, &str, &str); 9] = [
     ("dioxide", "0", "The work is done."),
     ("dioxide", "1", "It failed: one line on stderr gives the reason."),
     (
@@ -18,7 +18,9 @@ const EXIT_STATUS: [(&str, &str, &str); 7] = [
         "The runs cannot be compared, or, with --fail-on-regression, a row cannot be judged and \
          none regresses.",
     ),
+    ("dioxide-probe", "1", "With --for: FAIL."),
     ("dioxide", "2", "The command line is wrong."),
+    ("dioxide-probe", "2", "With --for: it could not be measured."),
     ("dioxide-compare", "3", "With --fail-on-regression: something is slower by more than that."),
     ("dioxide", "128+n", "Signal n ended it: SIGHUP, SIGINT or SIGTERM. Nothing is left behind."),
     ("dioxide-run", "other", "Once the program runs, what it ends with."),

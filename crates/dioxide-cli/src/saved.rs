@@ -94,7 +94,8 @@ pub fn read(path: &Path) -> Result<Document> {
     parse(&text).with_context(name)
 }
 
-fn parse(text: &[u8]) -> Result<Document> {
+/// The document in a text.
+pub fn parse(text: &[u8]) -> Result<Document> {
     let value: Value =
         serde_json::from_slice(text).context("is no JSON; needed is what `bench --json` writes")?;
     if let Some(why_not) = why_not(&value) {

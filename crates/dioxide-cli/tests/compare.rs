@@ -244,3 +244,40 @@ fn stdin_is_one_of_them() {
     expect_code(&command.output().unwrap(), 0);
     expect_code(&run("compare - -"), 2);
 }
+
+#[test]
+fn a_baseline_is_compared_at_the_end() {
+    let (dir, _) = measured();
+    let [old, new] = ["old.json", "new.json"].map(|name| dir.path().join(name));
+    let bench = |more: &str| {
+        run(&format!(
+            "bench append --dir {} --numjobs 2 --iodepth 2 --baseline {} {more}",
+            dir.path().display(),
+            old.display()
+        ))
+    };
+    let output = bench(&format!("--json {}", new.display()));
+    expect_code(&output, 0);
+    let shown = stdout(&output);
+    assert!(shown.contains("Appends") && shown.contains("verdict"), "{shown}");
+    assert!(shown.find("Appends") < shown.find("verdict"), "{shown}");
+    // The same comparison as that of the command.
+    let last = |text: &str| text.lines().rfind(|line| !line.is_empty()).unwrap().to_owned();
+    assert_eq!(last(shown), last(stdout(&compare(dir.path(), ""))));
+    let document: Value = serde_json::from_slice(&fs::read(&new).unwrap()).unwrap();
+    let row = &document["results"][0];
+    assert_eq!((&row["asked"]["runtime_ms"], &row["rounds"]), (&20.into(), &6.into()));
+    assert_eq!(row["asked"]["size_bytes"], 16 << 20);
+
+    let output = bench("--json -");
+    expect_code(&output, 0);
+    serde_json::from_str::<Value>(stdout(&output)).expect("stdout is JSON and nothing else");
+    assert!(stderr(&output).contains("verdict"), "{}", stderr(&output));
+
+    let output = bench("--runtime 100ms --rounds 1");
+    expect_code(&output, 1);
+    assert!(stdout(&output).contains("Appends"), "the report is printed all the same");
+    assert!(stderr(&output).contains("not alike"), "{}", stderr(&output));
+    let line = format!("bench append --dir {} --baseline /no/such/file", dir.path().display());
+    expect_refusal(&run(&line), "/no/such/file: No such file");
+}

@@ -7,7 +7,7 @@ use common::*;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{
-    Trial, TrialResult, lab_trials, lab_trials_where, volume_trials_where,
+    Trial, TrialResult, fuse_trial, lab_trials, lab_trials_where, volume_trial, volume_trials_where,
 };
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fsetxattr, statx};
@@ -17,6 +17,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 fn probe(path: &Path, more: &str) -> Value {
     let output = run(&format!("probe {} {more} --json -", path.display()));
@@ -109,7 +110,7 @@ fn alignments_are_those_of_statx(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 22] = [
     "schema_version",
     "kind",
     "dioxide_version",
@@ -128,6 +129,8 @@ const KEYS: [&str; 20] = [
     "costs",
     "concurrency",
     "sync_methods",
+    "not_durable",
+    "fitness",
     "unmeasured",
     "meaning",
 ];
@@ -285,6 +288,120 @@ fn people_see_tables_and_sentences() -> TrialResult {
     Ok(())
 }
 
+/// The exit code and the document of `--for`.
+fn fitness(path: &Path, more: &str) -> (i32, Value) {
+    let output = run(&format!("probe {} {more} --json -", path.display()));
+    let document = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+    (output.status.code().unwrap(), document)
+}
+
+fn failed(document: &Value) -> Vec<&str> {
+    let checks = document["fitness"]["checks"].as_array().unwrap().iter();
+    let failed = checks.filter(|check| check["outcome"] == "fail");
+    failed.map(|check| check["name"].as_str().unwrap()).collect()
+}
+
+fn the_exit_code_is_the_verdict(dir: TestDir) -> TrialResult {
+    for system in ["etcd", "kafka", "jetstream", "postgres", "raft", "rocksdb"] {
+        let page = dir.with_extension("html");
+        let more = format!("--for {system} --runtime 1s --html {}", page.display());
+        let (code, document) = fitness(&dir, &more);
+        let fitness = &document["fitness"];
+        assert_eq!(fitness["system"], system);
+        assert!(fitness["latencies"]["count"].as_u64().unwrap() > 0, "{fitness}");
+        let is_passed = failed(&document).is_empty();
+        assert_eq!((code, fitness["verdict"] == "pass"), (i32::from(!is_passed), is_passed));
+        let page_text = fs::read_to_string(&page)?;
+        fs::remove_file(&page)?;
+        let pattern = fitness["pattern"].as_str().unwrap();
+        assert!(page_text.contains(pattern) && page_text.contains(dir.to_str().unwrap()));
+        assert_eq!(document["devices"][0]["kind"], "loop");
+    }
+    assert_eq!(fs::read_dir(&*dir)?.count(), 0, "nothing is left");
+    Ok(())
+}
+
+/// Each request of the disk waits up to a fifth of a second, twice.
+fn a_slow_disk_fails() -> TrialResult {
+    let volume = Volume::on_fuse_disk(Fs::Ext4, SIZE_MIN)?;
+    let disk = volume.disk().expect("the disk below");
+    disk.delay(Duration::from_millis(200), 1)?;
+    let (code, document) = fitness(volume.path(), "--for etcd --runtime 5s");
+    disk.heal()?;
+    assert_eq!(code, 1, "{}", document["fitness"]);
+    assert!(failed(&document).contains(&"p99"), "{}", document["fitness"]);
+    Ok(())
+}
+
+fn what_is_in_memory_fails() -> TrialResult {
+    let volume = Volume::new(Fs::Tmpfs, 2 * SIZE_MIN)?;
+    let (code, document) = fitness(volume.path(), "--for raft --runtime 100ms");
+    assert_eq!(code, 1);
+    assert!(failed(&document).contains(&"durable"), "{}", document["fitness"]);
+    let document = probe(volume.path(), "");
+    assert_eq!(document["not_durable"], "tmpfs keeps files in memory");
+    for part in ["costs", "sync_methods"] {
+        let all = document[part].as_array().unwrap();
+        assert!(
+            !all.is_empty() && all.iter().all(|one| one["is_durable"] == false),
+            "{part}: {all:?}"
+        );
+    }
+    Ok(())
+}
+
+fn what_cannot_be_measured_is_no_verdict() -> TrialResult {
+    for path in ["/proc", "/no/such/place"] {
+        let output = run(&format!("probe {path} --for etcd --runtime 1s"));
+        expect_code(&output, 2);
+        assert_eq!(stdout(&output), "");
+    }
+    expect_code(&run("probe --quick --for etcd"), 2);
+    Ok(())
+}
+
+fn fast_commits_were_not_warned_of() -> TrialResult {
+    let mut volume = Volume::new(Fs::Ext4, SIZE_MIN)?;
+    assert_eq!(fact(&probe(volume.path(), "--quick"), "fast_commit"), false);
+    volume.unmount()?;
+    let done = Command::new("tune2fs").args(["-O", "fast_commit"]).arg(volume.device()).output()?;
+    assert!(done.status.success(), "{done:?}");
+    volume.mount()?;
+    let document = probe(volume.path(), "--quick");
+    assert_eq!(fact(&document, "fast_commit"), true);
+    assert!(document["meaning"].to_string().contains("fast commits"), "{}", document["meaning"]);
+    Ok(())
+}
+
+fn devices_below_an_overlay_were_missing() -> TrialResult {
+    let volume = Volume::new(Fs::Ext4, SIZE_MIN)?;
+    let [lower, upper, work, merged] =
+        ["lower", "upper", "work", "merged"].map(|name| volume.path().join(name));
+    for dir in [&lower, &upper, &work, &merged] {
+        fs::create_dir(dir)?;
+    }
+    let [low, up, work] = [&lower, &upper, &work].map(|dir| dir.display());
+    let options = format!("lowerdir={low},upperdir={up},workdir={work}");
+    let done = Command::new("mount")
+        .args(["-t", "overlay", "overlay", "-o", &options])
+        .arg(&merged)
+        .status()?;
+    assert!(done.success());
+    let output = run(&format!("probe {} --quick --json -", merged.display()));
+    let done = Command::new("umount").arg(&merged).status()?;
+    assert!(done.success());
+    expect_code(&output, 0);
+    let document: Value = serde_json::from_slice(&output.stdout)?;
+    let devices = document["devices"].as_array().unwrap();
+    let names: Vec<_> = devices.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    let device = volume.device().file_name().unwrap().to_str().unwrap();
+    assert_eq!(names[..2], ["upper", device]);
+    assert!(names[2..].contains(&"lower"), "{names:?}");
+    assert_eq!(document["device"], device, "the writes go to that of the upper directory");
+    Ok(())
+}
+
 /// Between the preparing write and the one that must not wait, a clock tick makes the timestamps
 /// due.
 fn times_that_are_due_hide_no_overwrite(dir: TestDir) -> TrialResult {
@@ -310,12 +427,21 @@ fn trials() -> Vec<Trial> {
             what_stores_no_files_is_refused_with_advice,
         ),
         Trial::test("people_see_tables_and_sentences", people_see_tables_and_sentences),
+        Trial::test("what_cannot_be_measured_is_no_verdict", what_cannot_be_measured_is_no_verdict),
+        fuse_trial("a_slow_disk_fails", a_slow_disk_fails),
+        volume_trial("what_is_in_memory_fails", what_is_in_memory_fails),
+        volume_trial("fast_commits_were_not_warned_of", fast_commits_were_not_warned_of),
+        volume_trial(
+            "devices_below_an_overlay_were_missing",
+            devices_below_an_overlay_were_missing,
+        ),
     ];
     let on_file_systems = [
         lab_trials("facts_that_are_known", facts_that_are_known),
         lab_trials("every_fact_says_how_it_was_found", every_fact_says_how_it_was_found),
         lab_trials("alignments_are_those_of_statx", alignments_are_those_of_statx),
         lab_trials("a_file_is_the_same_afterwards", a_file_is_the_same_afterwards),
+        lab_trials_where("the_exit_code_is_the_verdict", is_ext4, the_exit_code_is_the_verdict),
         lab_trials_where(
             "appends_run_one_at_a_time_and_overwrites_do_not",
             is_ext4,

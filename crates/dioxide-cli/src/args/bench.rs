@@ -298,8 +298,10 @@ pub struct Mixed {
     pub backend: Backend,
     #[command(flatten)]
     pub pace: Pace,
-    /// Size of the file, or of the used part of the device [default: 256m or a quarter of the
-    /// available space, the smaller].
+    /// Size of the file, or of the used part of the device.
+    ///
+    /// By default 256m or a quarter of the available space, the smaller; less if the device takes
+    /// long to fill it.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub size: Option<u64>,
     #[command(flatten)]
@@ -311,13 +313,15 @@ pub struct Indirect {
     /// Directory for the image of the volume.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Writes of one run.
-    #[arg(long, value_name = "N", default_value = "1000")]
+    /// Writes of one run [default: at most 1000, chosen by a short trial of each path, so that all
+    /// of it takes under a minute].
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=COUNT_MAX))]
-    pub count: u64,
-    /// Rounds; each runs every path once, in an order that changes.
-    #[arg(long, value_name = "N", default_value = "5", value_parser = rounds())]
-    pub rounds: u32,
+    pub count: Option<u64>,
+    /// Rounds; each runs every path once, in an order that changes [default: at most 9, chosen as
+    /// well].
+    #[arg(long, value_name = "N", value_parser = rounds())]
+    pub rounds: Option<u32>,
     /// Truncate the file to 48 KiB before each write, so that each write allocates its blocks. The
     /// truncation is timed too.
     #[arg(long)]
@@ -343,12 +347,14 @@ pub struct Place {
 /// Duration and number of runs.
 #[derive(Args, Clone, Copy)]
 pub struct Pace {
-    /// Time of one run.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = runtime)]
-    pub runtime: Duration,
-    /// Rounds; each runs every path once, in an order that changes.
-    #[arg(long, value_name = "N", default_value = "9", value_parser = rounds())]
-    pub rounds: u32,
+    /// Time of one run [default: at most 2s, chosen by a short trial of each path, so that all of
+    /// it takes under a minute].
+    #[arg(long, value_name = "TIME", value_parser = runtime)]
+    pub runtime: Option<Duration>,
+    /// Rounds; each runs every path once, in an order that changes [default: at most 9, chosen as
+    /// well].
+    #[arg(long, value_name = "N", value_parser = rounds())]
+    pub rounds: Option<u32>,
     /// Offered load: operations per second of all threads together [default: as many as possible].
     ///
     /// Each thread begins its operations at evenly spaced times, fixed beforehand. Latencies
@@ -375,6 +381,11 @@ pub struct Outputs {
     /// Write only this path in fio's format, to FILE itself, or to stdout (`-`).
     #[arg(long, value_name = "PATH", requires = "fio_json")]
     pub fio_path: Option<String>,
+
+    /// Compare with FILE, the output of an earlier `dioxide bench --json`, at the end. Its runtime,
+    /// rounds and file size are the defaults of this run.
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
     /// With several block sizes, print the table of each as well as the matrices.
     #[arg(long, short)]
     pub verbose: bool,

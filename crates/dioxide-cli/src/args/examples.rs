@@ -30,8 +30,8 @@ pub const INDIRECT: &str = "Examples:
       Writes of 4 MiB through ext3's indirect blocks.";
 
 pub const COMPARE: &str = "Examples:
-  dioxide bench append --json old.json
-  dioxide bench append --json new.json
+  dioxide bench append --runtime 1s --rounds 9 --json old.json
+  dioxide bench append --runtime 1s --rounds 9 --json new.json
   dioxide compare old.json new.json
       What changed in between, beyond chance.
   dioxide compare --fail-on-regression 10% old.json new.json
@@ -47,6 +47,12 @@ pub const DIAGNOSE: &str = "Examples:
       Why direct I/O does not scale there.
   dioxide diagnose --pid 1234 --seconds 30
       Where the threads of a program wait.";
+
+pub const PROBE: &str = "Examples:
+  dioxide probe /data
+      What direct I/O does there.
+  dioxide probe /data --for etcd --html etcd.html
+      Whether the log of etcd may be there: PASS or FAIL, and a page for a ticket.";
 
 pub const RECOVER: &str = "Examples:
   dioxide recover --dry-run records.log

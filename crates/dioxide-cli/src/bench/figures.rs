@@ -9,7 +9,7 @@ use crate::meter::vmstat::Shares;
 use crate::meter::{Usage, percent};
 use dioxide::Stats;
 use dioxide_diagnose::evidence::Evidence;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One run of one route.
 pub struct Run {
@@ -20,6 +20,8 @@ pub struct Run {
     pub writes: Timings,
     /// Of observed threads.
     pub evidence: Option<Evidence>,
+    /// When the clock started.
+    pub began: Instant,
 }
 
 /// The numbers of a run whose medians are reported.
@@ -100,7 +102,8 @@ impl Run {
             growing: None,
             stats: None,
         };
-        Self { figures, timings, reads, writes, evidence: None }
+        let began = Instant::now() - elapsed;
+        Self { figures, timings, reads, writes, evidence: None, began }
     }
 }
 
@@ -319,6 +322,7 @@ pub mod examples {
             reads: up_to(500),
             writes: up_to(1000),
             evidence: None,
+            began: Instant::now(),
         }
     }
 }

@@ -4,13 +4,14 @@ mod append;
 mod backing;
 mod blocks;
 pub mod crew;
+pub mod estimate;
 pub mod figures;
 mod group_commit;
 pub mod growing;
 mod indirect;
 mod job;
 pub mod latency;
-mod ledger;
+pub mod ledger;
 mod members;
 mod mixed;
 pub mod order;
@@ -25,38 +26,73 @@ mod schedule;
 pub mod stamp;
 mod sync;
 mod tail_block;
-mod target;
+pub mod target;
 pub mod task;
 mod tickets;
+pub mod trial;
 mod volume;
 pub mod work;
 
 use crate::args;
+use crate::compare;
 use crate::exit::say;
 use crate::meter::machine::Machine;
 use crate::report::{self, Report};
+use crate::saved;
 use anyhow::Result;
-use plan::Plan;
+use place::Place;
+use plan::{Draft, Plan};
 use progress::Progress;
+use std::time::Instant;
 use work::Work;
 
 /// Plans, measures, reports.
 pub fn run(args: args::Bench) -> Result<()> {
-    let plan = Plan::new(&args)?;
-    let routes = plan.works.iter().flat_map(|work| &work.rows).map(|(_, route)| *route);
-    report::check(routes, args.output())?;
-    plan.works.iter().filter_map(Work::announcement).for_each(|sentence| say(&sentence));
-    let machine = Machine::describe(plan.place.name(), plan.place.disk.as_ref());
-    let rows = measure(&plan)?;
-    let report = Report { machine, fs: plan.place.fs, rows };
-    report::print(&report, args.output())
+    let baseline = args.output().baseline.as_deref().map(saved::read).transpose()?;
+    let Plan { place, drafts } = Plan::new(&args)?;
+    let drafts: Vec<_> = drafts.into_iter().map(|draft| draft.like(baseline.as_ref())).collect();
+    let rows = drafts.iter().flat_map(|draft| &draft.work.rows);
+    report::check(rows.map(|(_, route)| *route), args.output())?;
+    let works = settle(&place, drafts)?;
+    works.iter().filter_map(Work::announcement).for_each(|sentence| say(&sentence));
+    let machine = Machine::describe(place.name(), place.disk.as_ref());
+    let rows = measure(&place, &works)?;
+    let report = Report { machine, fs: place.fs, rows };
+    let comparison = baseline.map(|baseline| compare(&baseline, &report)).transpose();
+    // A run that is not alike is worth its report.
+    let text = comparison.as_ref().ok().and_then(Option::as_deref);
+    report::print(&report, args.output(), text.unwrap_or_default())?;
+    comparison.map(drop)
 }
 
-fn measure(plan: &Plan) -> Result<Vec<figures::Row>> {
-    let progress = Progress::of(plan.works.iter().map(Work::runs).sum());
+/// The comparison of the new results with the saved ones, for people.
+fn compare(baseline: &saved::Document, report: &Report) -> Result<String> {
+    let new = saved::parse(&serde_json::to_vec(&report::json::document(report))?)?;
+    compare::with_baseline(baseline, &new)
+}
+
+/// Tries every path shortly, where the pace or the duration is open.
+fn settle(place: &Place, drafts: Vec<Draft>) -> Result<Vec<Work>> {
+    let tried = |draft: &&Draft| draft.typed.needs_trials();
+    let progress = Progress::with_lines(
+        drafts.iter().filter(tried).map(|draft| draft.work.rows.len() as u64).sum(),
+    );
+    let settle = |draft: Draft| {
+        if !draft.typed.needs_trials() {
+            return Ok(draft.work);
+        }
+        let begun = Instant::now();
+        let trials = trial::of_each(place, &draft.work, &progress)?;
+        Ok(draft.settle(&trials, begun.elapsed()))
+    };
+    drafts.into_iter().map(settle).collect()
+}
+
+fn measure(place: &Place, works: &[Work]) -> Result<Vec<figures::Row>> {
+    let progress = Progress::with_lines(works.iter().map(Work::runs).sum());
     let mut rows = Vec::new();
-    for work in &plan.works {
-        rows.extend(rounds::run(&plan.place, work, &progress)?);
+    for work in works {
+        rows.extend(rounds::run(place, work, &progress)?);
     }
     Ok(rows)
 }

@@ -1,13 +1,16 @@
 //! The plan: arguments checked against their target, and converted to work.
 
+use super::estimate::{self, Length, Trial, Typed};
 use super::indirect::WRITE_BYTES;
 use super::ledger::Ledger;
 use super::place::Place;
+use super::trial::RUNTIME as TRIAL_RUNTIME;
 use super::volume::{BLOCK_BYTES, VOLUME_BYTES, Volume};
-use super::work::{Backend, Point, Route, Scenario, Units, Work};
+use super::work::{Backend, Pace, Point, Route, Scenario, Units, Work};
 use crate::args;
 use crate::exit::say;
 use crate::output;
+use crate::saved;
 use crate::sizes::Sizes;
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
@@ -26,14 +29,13 @@ const MIXED_SIZE_DEFAULT_MAX_BYTES: u64 = 256 << 20;
 const SIZE_DEFAULT_FRACTION: u64 = 4;
 /// The ledger of a run may take this part of the memory.
 const LEDGER_FRACTION: u64 = 4;
-/// `dioxide bench` without a scenario takes under a minute. No round begins that would exceed these
-/// times.
-const TOUR_APPEND_MAX: Duration = Duration::from_secs(30);
+/// Every scenario takes under a minute by default, trials included.
+const TIME_MAX: Duration = Duration::from_secs(55);
+/// So does `dioxide bench` without a scenario, with these parts of it.
+const TOUR_APPEND_MAX: Duration = Duration::from_secs(25);
 const TOUR_SYNC_MAX: Duration = Duration::from_secs(8);
 const TOUR_MIXED_MAX: Duration = Duration::from_secs(8);
-const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(8);
-/// Its number of writes through indirect blocks per run.
-const TOUR_INDIRECT_COUNT: u64 = 50;
+const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(14);
 /// Its size of the mixed file, which is filled before each run.
 const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
 
@@ -46,7 +48,74 @@ pub type Rows = Vec<(Point, Route)>;
 /// A validated bench.
 pub struct Plan {
     pub place: Place,
-    pub works: Vec<Work>,
+    pub drafts: Vec<Draft>,
+}
+
+/// Work whose pace trials choose, as far as the user did not.
+#[derive(Debug)]
+pub struct Draft {
+    pub work: Work,
+    pub typed: Typed,
+    /// For the trials and the runs.
+    pub budget: Duration,
+}
+
+impl Draft {
+    fn new(work: Work, typed: Typed) -> Self {
+        Self { work, typed, budget: TIME_MAX }
+    }
+
+    /// The same work with the values of a saved run, where the user gave none.
+    pub fn like(self, baseline: Option<&saved::Document>) -> Self {
+        let scenario = self.work.rows.first().map_or("", |(point, _)| point.scenario.name());
+        let is_same = |row: &&saved::Row| row.key.work.scenario == scenario;
+        let Some(row) = baseline.and_then(|saved| saved.results.iter().find(is_same)) else {
+            return self;
+        };
+        let Self { mut work, mut typed, budget } = self;
+        typed.count = typed.count.or(row.asked.count);
+        typed.runtime = typed.runtime.or(row.asked.runtime_ms.map(Duration::from_millis));
+        typed.rounds = typed.rounds.or(u32::try_from(row.rounds_iops.len()).ok());
+        if typed.size_bytes.is_none() && row.asked.size_bytes <= work.size_bytes {
+            typed.size_bytes = Some(row.asked.size_bytes);
+            work.size_bytes = row.asked.size_bytes;
+        }
+        work = match work.count {
+            Some(_) => Work { rounds: provisional(typed).rounds, ..counted(work, typed) },
+            None => work.at(provisional(typed)),
+        };
+        Self { work, typed, budget }
+    }
+
+    /// The work at the pace that its trials permit. `tried` is the time of the trials.
+    pub fn settle(self, trials: &[Trial], tried: Duration) -> Work {
+        let Self { work, typed, budget } = self;
+        let budget = budget.saturating_sub(tried);
+        let is_counted = work.count.is_some();
+        let chosen = estimate::choose(trials, typed, is_counted, work.size_bytes, budget);
+        let (runtime, count) = match chosen.length {
+            Length::Time(runtime) => (runtime, None),
+            Length::Count(count) => (work.runtime, Some(count)),
+        };
+        Work {
+            count,
+            size_bytes: chosen.size_bytes,
+            // The given number of rounds is kept.
+            budget: typed.rounds.is_none().then_some(budget),
+            estimate: Some(chosen.time),
+            ..work.at(Pace { runtime, rounds: chosen.rounds })
+        }
+    }
+}
+
+/// The pace until trials choose another.
+fn provisional(typed: Typed) -> Pace {
+    let runtime = typed.runtime.unwrap_or(TRIAL_RUNTIME);
+    Pace { runtime, rounds: typed.rounds.unwrap_or(1) }
+}
+
+fn typed(pace: args::Pace, size_bytes: Option<u64>) -> Typed {
+    Typed { runtime: pace.runtime, rounds: pace.rounds, count: None, size_bytes }
 }
 
 impl Plan {
@@ -65,26 +134,20 @@ impl Plan {
     fn tour(dir: &Path) -> Result<Self> {
         let place = Place::directory(dir)?;
         let size_bytes = size(&place, None, SIZE_DEFAULT_MAX_BYTES)?;
-        let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3, rate: None };
-        let durabilities = [Durability::OnSync, Durability::EveryWrite];
-        let crews = Crews::new(&[1, 64], &[64]);
-        let append =
-            append_points(&[Sizes::one(4096)], &crews, &durabilities, Growth::Unwritten, None);
-        let append = append_work(&place, crews.rows(append), pace, size_bytes, false)?;
-        let crews = Crews::new(&[64], &[64]);
-        let sync =
-            sync_work(&place, crews.rows(sync_points(&[Sizes::one(65536)], &crews, None)), pace)?;
-        let crews = Crews::new(&[2], &[64]);
-        let mixed = crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None));
+        let open = Typed::default();
+        let pace = provisional(open);
+        let [append, sync, mixed] = tour_rows();
+        let append = append_work(&place, append, pace, size_bytes, false)?;
+        let sync = sync_work(&place, sync, pace)?;
         let mixed = mixed_work(&place, mixed, pace, size_bytes.min(TOUR_MIXED_SIZE_BYTES))?;
         let mut budgets =
             vec![(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
-        match indirect_work(&place, TOUR_INDIRECT_COUNT, pace.rounds) {
+        match indirect_work(&place, open) {
             Ok(indirect) => budgets.push((indirect, TOUR_INDIRECT_MAX)),
             Err(why) => say(&format!("{why:#}, so `bench indirect` is left out")),
         }
-        let works = budgets.into_iter().map(|(work, budget)| Work { budget: Some(budget), ..work });
-        Ok(Self { place, works: works.collect() })
+        let draft = |(work, budget)| Draft { budget, ..Draft::new(work, open) };
+        Ok(Self { place, drafts: budgets.into_iter().map(draft).collect() })
     }
 
     fn append(args: &args::Append) -> Result<Self> {
@@ -102,8 +165,9 @@ impl Plan {
         let crews = Crews::new(&args.numjobs, &args.iodepth);
         let points = append_points(&args.bs, &crews, &durability, growth, args.pace.rate);
         let points = with_tail(args.tail.into(), on(backend, points));
-        let work =
-            append_work(&place, crews.rows(points), args.pace, size_bytes, args.buffered_group)?;
+        let typed = typed(args.pace, args.size);
+        let (rows, pace) = (crews.rows(points), provisional(typed));
+        let work = append_work(&place, rows, pace, size_bytes, args.buffered_group)?;
         let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
         if args.positional {
             work.rows = with_positional(work.rows);
@@ -114,21 +178,24 @@ impl Plan {
                 None => work.rows = with_recycled(work.rows),
             }
         }
-        Ok(Self { place, works: vec![work] })
+        Ok(Self { place, drafts: vec![Draft::new(work, typed)] })
     }
 
     fn sync(args: &args::Sync) -> Result<Self> {
         let place = if args.stripe.is_empty() { place(&args.place)? } else { stripe(args)? };
         let crews = Crews::new(&args.numjobs, &args.iodepth);
         let points = sync_points(&args.bs, &crews, args.pace.rate);
-        let work = sync_work(&place, crews.rows(points), args.pace)?;
-        Ok(Self { place, works: vec![work] })
+        let typed = typed(args.pace, None);
+        let work = sync_work(&place, crews.rows(points), provisional(typed))?;
+        Ok(Self { place, drafts: vec![Draft::new(work, typed)] })
     }
 
     fn indirect(args: &args::Indirect) -> Result<Self> {
         let place = Place::directory(&args.dir)?;
-        let work = indirect_work(&place, args.count, args.rounds)?;
-        Ok(Self { place, works: vec![Work { writes_afresh: args.fresh, ..work }] })
+        let &args::Indirect { count, rounds, .. } = args;
+        let typed = Typed { runtime: None, rounds, count, size_bytes: None };
+        let work = Work { writes_afresh: args.fresh, ..indirect_work(&place, typed)? };
+        Ok(Self { place, drafts: vec![Draft::new(work, typed)] })
     }
 
     fn mixed(args: &args::Mixed) -> Result<Self> {
@@ -140,9 +207,22 @@ impl Plan {
         let size_bytes = size(&place, args.size, MIXED_SIZE_DEFAULT_MAX_BYTES)?;
         let crews = Crews::new(&args.numjobs, &args.iodepth);
         let points = mixed_points(&args.bs, &crews, args.rwmixread, args.pace.rate);
-        let work = mixed_work(&place, crews.rows(on(backend, points)), args.pace, size_bytes)?;
-        Ok(Self { place, works: vec![work] })
+        let (rows, typed) = (crews.rows(on(backend, points)), typed(args.pace, args.size));
+        let work = mixed_work(&place, rows, provisional(typed), size_bytes)?;
+        Ok(Self { place, drafts: vec![Draft::new(work, typed)] })
     }
+}
+
+/// Appends, syncs and mixed operations of `dioxide bench` without a scenario.
+fn tour_rows() -> [Rows; 3] {
+    let durabilities = [Durability::OnSync, Durability::EveryWrite];
+    let crews = Crews::new(&[1, 64], &[64]);
+    let append = append_points(&[Sizes::one(4096)], &crews, &durabilities, Growth::Unwritten, None);
+    let append = crews.rows(append);
+    let crews = Crews::new(&[64], &[64]);
+    let sync = crews.rows(sync_points(&[Sizes::one(65536)], &crews, None));
+    let crews = Crews::new(&[2], &[64]);
+    [append, sync, crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None))]
 }
 
 /// A device, only if it is named twice.
@@ -300,7 +380,7 @@ fn with_tail(tail: Tail, points: Vec<Point>) -> Vec<Point> {
 pub fn append_work(
     place: &Place,
     mut rows: Rows,
-    pace: args::Pace,
+    pace: Pace,
     size_bytes: u64,
     buffered_group: bool,
 ) -> Result<Work> {
@@ -322,7 +402,7 @@ pub fn append_work(
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
-pub fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
+pub fn sync_work(place: &Place, rows: Rows, pace: Pace) -> Result<Work> {
     let largest = one_block_each(&rows);
     check_space(place, largest)?;
     check_ledger(&rows, largest, memory_bytes())?;
@@ -331,23 +411,33 @@ pub fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
     Ok(Work::new(rows, pace, largest, abilities.units))
 }
 
-pub fn mixed_work(place: &Place, rows: Rows, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+pub fn mixed_work(place: &Place, rows: Rows, pace: Pace, size_bytes: u64) -> Result<Work> {
     check_room(place, &rows, size_bytes)?;
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
-fn indirect_work(place: &Place, count: u64, rounds: u32) -> Result<Work> {
+fn indirect_work(place: &Place, typed: Typed) -> Result<Work> {
     check_space(place, 2 * VOLUME_BYTES)?;
-    let mut rows = Crews::new(&[1], &[]).rows(vec![indirect_point()]);
+    let mut rows = indirect_rows();
     if let Err(why) = can_mount(place)? {
         say(&format!("{why}, so `kernel` is left out"));
         rows.retain(|(_, route)| *route != Route::Kernel);
     }
-    let pace = args::Pace { runtime: COUNTED_MAX, rounds, rate: None };
+    let pace = provisional(typed);
+    let pace = Pace { runtime: COUNTED_MAX, ..pace };
     let units = Units { write_bytes: BLOCK_BYTES, append_bytes: BLOCK_BYTES };
-    Ok(Work { count: Some(count), ..Work::new(rows, pace, WRITE_BYTES, units) })
+    Ok(counted(Work::new(rows, pace, WRITE_BYTES, units), typed))
+}
+
+/// Its runs end after a number of operations.
+fn counted(work: Work, typed: Typed) -> Work {
+    Work { count: Some(typed.count.unwrap_or(1)), ..work }
+}
+
+fn indirect_rows() -> Rows {
+    Crews::new(&[1], &[]).rows(vec![indirect_point()])
 }
 
 fn check_space(place: &Place, needed: u64) -> Result<()> {
@@ -711,5 +801,171 @@ mod tests {
         assert!(size(&place, None, u64::MAX).unwrap() <= place.room_bytes().unwrap() / 2);
         assert_eq!(size(&place, Some(4096), 0).unwrap(), 4096);
         assert!(size(&place, Some(u64::MAX), 0).unwrap_err().to_string().contains("free"));
+    }
+
+    /// A device by its speeds.
+    struct Speeds {
+        flush_ms: f64,
+        /// One write without a flush.
+        write_ms: f64,
+        bytes_per_s: f64,
+    }
+
+    /// A disk with a write cache and 100 flushes a second.
+    const HDD: Speeds = Speeds { flush_ms: 10.0, write_ms: 0.5, bytes_per_s: 100e6 };
+    const NVME: Speeds = Speeds { flush_ms: 0.02, write_ms: 0.02, bytes_per_s: 2e9 };
+
+    impl Speeds {
+        /// A trial of one path, as slow as it can be.
+        fn trial(&self, point: Point, route: Route) -> Trial {
+            const FILLED: f64 = (16 << 20) as f64;
+            let seconds = Duration::from_secs_f64;
+            let (flush_s, write_s) = (self.flush_ms / 1e3, self.write_ms / 1e3);
+            let (lanes, bs) = (point.lanes(route) as f64, point.sizes.max_bytes as f64);
+            let is_durable = point.durability == Durability::EveryWrite;
+            let each_s = if is_durable { write_s + flush_s } else { write_s };
+            let (filled, last) = match point.scenario {
+                Scenario::Append => (0.0, lanes * each_s),
+                Scenario::Sync => (lanes * bs, lanes * each_s),
+                Scenario::Mixed => (FILLED, lanes * write_s),
+                Scenario::Indirect if route == Route::Serialised => {
+                    (VOLUME_BYTES as f64, 1024.0 * (write_s + 4096.0 / self.bytes_per_s))
+                }
+                Scenario::Indirect => (VOLUME_BYTES as f64, bs / self.bytes_per_s),
+            };
+            let is_counted = point.scenario == Scenario::Indirect;
+            let clock = if is_counted { last + flush_s } else { 0.1 + last + flush_s };
+            let reread = if point.scenario == Scenario::Append { 0.1 } else { 0.0 };
+            Trial {
+                before: seconds(filled / self.bytes_per_s + 5.0 * flush_s),
+                clock: seconds(clock),
+                after: seconds(reread + 5.0 * flush_s),
+                ops: 1,
+                runtime: TRIAL_RUNTIME,
+                filled_bytes: (point.scenario == Scenario::Mixed).then_some(FILLED as u64),
+            }
+        }
+
+        /// The expected duration of the draft, trials included, and its work.
+        fn settle(&self, draft: Draft) -> (Duration, Work) {
+            let trials: Vec<_> =
+                draft.work.rows.iter().map(|(point, route)| self.trial(*point, *route)).collect();
+            let tried = trials.iter().map(|it| it.before + it.clock + it.after).sum();
+            let work = draft.settle(&trials, tried);
+            (tried + work.time().unwrap(), work)
+        }
+    }
+
+    fn draft(rows: Rows, size_bytes: u64, budget: Duration) -> Draft {
+        let units = Units { write_bytes: 512, append_bytes: 4096 };
+        let is_counted = rows[0].0.scenario == Scenario::Indirect;
+        let work = Work::new(rows, provisional(Typed::default()), size_bytes, units);
+        let work = if is_counted { counted(work, Typed::default()) } else { work };
+        Draft { budget, ..Draft::new(work, Typed::default()) }
+    }
+
+    /// Each scenario as it is typed without options.
+    fn default_drafts() -> Vec<Draft> {
+        use clap::Parser;
+        let scenario = |name| {
+            let cli = args::Cli::parse_from(["dioxide", "bench", name]);
+            let args::Command::Bench(bench) = cli.command else { panic!("{name}") };
+            bench.scenario.unwrap()
+        };
+        let rows = |name| match scenario(name) {
+            args::Scenario::Append(it) => {
+                let crews = Crews::new(&it.numjobs, &it.iodepth);
+                let durability = [it.durability.into()];
+                let growth = it.growth.into();
+                assert_eq!(typed(it.pace, it.size), Typed::default());
+                crews.rows(append_points(&it.bs, &crews, &durability, growth, it.pace.rate))
+            }
+            args::Scenario::Sync(it) => {
+                let crews = Crews::new(&it.numjobs, &it.iodepth);
+                assert_eq!(typed(it.pace, None), Typed::default());
+                crews.rows(sync_points(&it.bs, &crews, it.pace.rate))
+            }
+            args::Scenario::Mixed(it) => {
+                let crews = Crews::new(&it.numjobs, &it.iodepth);
+                assert_eq!(typed(it.pace, it.size), Typed::default());
+                crews.rows(mixed_points(&it.bs, &crews, it.rwmixread, it.pace.rate))
+            }
+            args::Scenario::Indirect(it) => {
+                assert_eq!((it.count, it.rounds), (None, None));
+                indirect_rows()
+            }
+        };
+        [
+            ("append", SIZE_DEFAULT_MAX_BYTES),
+            ("sync", 4 << 20),
+            ("mixed", MIXED_SIZE_DEFAULT_MAX_BYTES),
+            ("indirect", WRITE_BYTES),
+        ]
+        .map(|(name, size_bytes)| draft(rows(name), size_bytes, TIME_MAX))
+        .into()
+    }
+
+    #[test]
+    fn indirect_took_an_hour_by_default() {
+        for speeds in [HDD, NVME] {
+            for draft in default_drafts() {
+                let (time, work) = speeds.settle(draft);
+                assert!(time < Duration::from_secs(60), "{time:?}: {work:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_tour_took_96_seconds() {
+        for speeds in [HDD, NVME] {
+            let [append, sync, mixed] = tour_rows();
+            let drafts = [
+                draft(append, SIZE_DEFAULT_MAX_BYTES, TOUR_APPEND_MAX),
+                draft(sync, 4 << 20, TOUR_SYNC_MAX),
+                draft(mixed, TOUR_MIXED_SIZE_BYTES, TOUR_MIXED_MAX),
+                draft(indirect_rows(), WRITE_BYTES, TOUR_INDIRECT_MAX),
+            ];
+            let settled = drafts.map(|draft| speeds.settle(draft));
+            let time: Duration = settled.iter().map(|(time, _)| *time).sum();
+            assert!(time < Duration::from_secs(60), "{time:?}: {settled:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_like_its_baseline() {
+        use crate::saved::examples;
+        let mut row = examples::row("kernel", 1, &[1.0; 7], None);
+        row.asked.size_bytes = 1 << 20;
+        let saved = examples::document(vec![row]);
+        let [append, sync, _] = tour_rows();
+        let open = draft(append, 4 << 20, TIME_MAX);
+        let typed = Typed { rounds: Some(3), ..Typed::default() };
+        let like = Draft { typed, work: open.work.clone(), ..open }.like(Some(&saved));
+        assert_eq!((like.work.runtime, like.work.rounds), (Duration::from_secs(2), 3), "typed");
+        let like = open.like(Some(&saved));
+        assert_eq!((like.work.runtime, like.work.rounds), (Duration::from_secs(2), 7));
+        assert_eq!((like.work.size_bytes, like.typed.needs_trials()), (1 << 20, false));
+        let other = draft(sync, 4 << 20, TIME_MAX).like(Some(&saved));
+        assert!(other.typed.needs_trials(), "of another scenario");
+    }
+
+    #[test]
+    fn fast_devices_get_longer_runs() {
+        let paces = |speeds: Speeds| {
+            let settled = default_drafts().into_iter().map(|draft| speeds.settle(draft).1);
+            let run = |work: &Work| work.count.map_or(work.runtime, Duration::from_secs);
+            settled.map(|work| run(&work) * work.rounds).collect::<Vec<_>>()
+        };
+        let both: Vec<_> = paces(NVME).into_iter().zip(paces(HDD)).collect();
+        assert!(both.iter().all(|(fast, slow)| fast >= slow), "{both:?}");
+        assert!(both.iter().any(|(fast, slow)| fast > slow), "{both:?}");
+    }
+
+    #[test]
+    fn a_typed_pace_is_not_cut() {
+        let typed = Typed { rounds: Some(9), ..Typed::default() };
+        let [append, ..] = tour_rows();
+        let (_, work) = HDD.settle(Draft { typed, ..draft(append, 1 << 30, TIME_MAX) });
+        assert_eq!((work.rounds, work.budget), (9, None));
     }
 }

@@ -1,18 +1,35 @@
-//! The progress bar on stderr. Shows nothing if stderr is not a terminal.
+//! The progress on stderr: a bar on a terminal, elsewhere nothing, or a line now and then.
 
 use super::work::{Point, Route, durability_name};
+use crate::exit::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Interval of lines where no bar is shown.
+const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// A progress bar.
-pub struct Progress(ProgressBar);
+pub struct Progress {
+    bar: ProgressBar,
+    begun: Instant,
+    /// When the next line is due. None on a terminal, and without lines.
+    line_due: Cell<Option<Duration>>,
+}
 
 impl Progress {
     /// For a number of runs.
     pub fn of(runs: u64) -> Self {
         Self::new(runs, "{bar:30} {pos}/{len} {elapsed} {wide_msg}")
+    }
+
+    /// For a number of runs, with lines where no bar is shown.
+    pub fn with_lines(runs: u64) -> Self {
+        let progress = Self::of(runs);
+        progress.line_due.set((!stderr().is_terminal()).then_some(LINE_EVERY));
+        progress
     }
 
     /// For a duration.
@@ -30,7 +47,7 @@ impl Progress {
         let style = ProgressStyle::with_template(template);
         bar.set_style(style.expect("the template is valid"));
         bar.enable_steady_tick(Duration::from_millis(500));
-        Self(bar)
+        Self { bar, begun: Instant::now(), line_due: Cell::new(None) }
     }
 
     /// Shows the current run.
@@ -42,23 +59,42 @@ impl Progress {
 
     /// Shows the current step, in words.
     pub fn tell(&self, what: impl Into<Cow<'static, str>>) {
-        self.0.set_message(what);
+        self.bar.set_message(what);
     }
 
     /// Counts a run.
     pub fn advance(&self) {
-        self.0.inc(1);
+        self.bar.inc(1);
+        let elapsed = self.begun.elapsed();
+        if self.line_due.get().is_some_and(|due| elapsed >= due) {
+            self.line_due.set(Some(elapsed + LINE_EVERY));
+            say(&line(self.bar.position(), self.bar.length().unwrap_or(0), elapsed));
+        }
     }
 
     /// Shows the elapsed time.
     pub fn pass(&self, elapsed: Duration) {
-        self.0.set_position(elapsed.as_millis() as u64);
+        self.bar.set_position(elapsed.as_millis() as u64);
     }
 }
 
 impl Drop for Progress {
     /// Also after errors, so that the message starts on a clean line.
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
+    }
+}
+
+fn line(done: u64, of: u64, elapsed: Duration) -> String {
+    format!("{done} of {of} runs after {} s", elapsed.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_counts_the_runs() {
+        assert_eq!(line(7, 65, Duration::from_millis(12_900)), "7 of 65 runs after 12 s");
     }
 }

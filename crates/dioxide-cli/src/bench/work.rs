@@ -1,6 +1,5 @@
 //! The values of a bench: scenario, point, route. No I/O.
 
-use crate::args::Pace;
 use crate::sizes::Sizes;
 use dioxide::{Durability, Growth, Tail};
 use schemars::JsonSchema;
@@ -9,7 +8,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 /// A bench that takes longer announces its duration.
-const UNANNOUNCED_MAX: Duration = Duration::from_secs(60);
+const UNANNOUNCED_MAX: Duration = Duration::from_secs(5);
+/// Durations from here on are announced in minutes.
+const MINUTES_MIN: Duration = Duration::from_secs(90);
 
 /// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +87,15 @@ pub struct Units {
     pub append_bytes: u64,
 }
 
+/// Duration and number of runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    pub runtime: Duration,
+    pub rounds: u32,
+}
+
 /// All points of one scenario, and the duration of their runs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Work {
     /// Each point on each applicable route.
     pub rows: Vec<(Point, Route)>,
@@ -105,6 +113,8 @@ pub struct Work {
     pub writes_afresh: bool,
     /// Stop between rounds rather than take longer than this.
     pub budget: Option<Duration>,
+    /// The expected duration, by trials. None if there were none.
+    pub estimate: Option<Duration>,
 }
 
 /// The settings of each run besides its point: runs with different settings are not comparable.
@@ -124,7 +134,7 @@ pub struct Asked {
 
 impl Work {
     pub fn new(rows: Vec<(Point, Route)>, pace: Pace, size_bytes: u64, units: Units) -> Self {
-        let Pace { runtime, rounds, .. } = pace;
+        let Pace { runtime, rounds } = pace;
         Self {
             rows,
             runtime,
@@ -135,7 +145,13 @@ impl Work {
             growth_cap_bytes: None,
             writes_afresh: false,
             budget: None,
+            estimate: None,
         }
+    }
+
+    /// The same work at another pace.
+    pub fn at(self, pace: Pace) -> Self {
+        Self { runtime: pace.runtime, rounds: pace.rounds, ..self }
     }
 
     pub fn asked(&self) -> Asked {
@@ -153,24 +169,37 @@ impl Work {
         u64::from(self.rounds) * self.rows.len() as u64
     }
 
-    /// The time of the runs, without pauses between them.
-    pub fn time(&self) -> Duration {
-        self.runtime.saturating_mul(u32::try_from(self.runs()).unwrap_or(u32::MAX))
+    /// The expected duration; without trials the time of the runs, without pauses between them.
+    /// None if it is unknown.
+    pub fn time(&self) -> Option<Duration> {
+        let runs = u32::try_from(self.runs()).unwrap_or(u32::MAX);
+        let timed = self.count.is_none().then(|| self.runtime.saturating_mul(runs));
+        self.estimate.or(timed)
     }
 
     /// The expected duration, in words. None if it is short or unknown.
     pub fn announcement(&self) -> Option<String> {
-        if self.count.is_some() {
-            return None;
-        }
-        let minutes = (self.time() > UNANNOUNCED_MAX).then(|| self.time().as_secs_f64() / 60.0)?;
+        let time = self.time().filter(|time| *time > UNANNOUNCED_MAX)?;
+        let about = match time.as_secs_f64() {
+            seconds if time < MINUTES_MIN => format!("{seconds:.0} s"),
+            seconds => format!("{:.0} min", seconds / 60.0),
+        };
+        let run = match self.count {
+            Some(1) => "1 operation".to_owned(),
+            Some(count) => format!("{count} operations"),
+            None => format!("{} s", self.runtime.as_secs_f64()),
+        };
         let points = self.rows.chunk_by(|one, next| one.0 == next.0).count();
         let paths = self.rows.iter().map(|(_, route)| route.name()).collect::<HashSet<_>>().len();
         let up_to = if points * paths == self.rows.len() { "" } else { "up to " };
+        let scenario = self.rows.first()?.0.scenario.name();
+        let many =
+            |count: usize, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         Some(format!(
-            "{points} points x {up_to}{paths} paths x {} rounds of {} s: about {minutes:.0} min",
-            self.rounds,
-            self.runtime.as_secs_f64(),
+            "{scenario}: {} x {up_to}{} x {} of {run}: about {about}",
+            many(points, "point"),
+            many(paths, "path"),
+            many(self.rounds as usize, "round"),
         ))
     }
 }
@@ -296,7 +325,7 @@ mod tests {
     fn work(points: usize, runtime: Duration, rounds: u32) -> Work {
         let points = (1..=points).map(append_point);
         let rows = points.flat_map(|point| point.routes().iter().map(move |route| (point, *route)));
-        Work::new(rows.collect(), Pace { runtime, rounds, rate: None }, 0, UNITS)
+        Work::new(rows.collect(), Pace { runtime, rounds }, 0, UNITS)
     }
 
     #[test]
@@ -330,19 +359,26 @@ mod tests {
 
     #[test]
     fn what_takes_long_is_announced() {
-        assert_eq!(
-            work(48, Duration::from_secs(2), 9).announcement().unwrap(),
-            "48 points x 3 paths x 9 rounds of 2 s: about 43 min"
-        );
-        let mut fewer = work(48, Duration::from_secs(2), 9);
+        let announced = |work: &Work| work.announcement().unwrap();
+        let long = work(48, Duration::from_secs(2), 9);
+        assert_eq!(announced(&long), "append: 48 points x 3 paths x 9 rounds of 2 s: about 43 min");
+        let mut fewer = long;
         fewer.rows.pop();
-        assert!(fewer.announcement().unwrap().starts_with("48 points x up to 3 paths x 9 rounds"));
-        assert_eq!(work(2, Duration::from_secs(1), 10).announcement(), None, "a minute");
-        assert!(
-            work(2, Duration::from_millis(1100), 10)
-                .announcement()
-                .unwrap()
-                .contains("rounds of 1.1 s: about 1 min")
+        assert!(announced(&fewer).starts_with("append: 48 points x up to 3 paths x 9 rounds"));
+        let short = work(1, Duration::from_millis(500), 3);
+        assert_eq!(short.announcement(), None, "a few seconds");
+        let tried = Work { estimate: Some(Duration::from_secs(44)), ..short };
+        assert_eq!(announced(&tried), "append: 1 point x 3 paths x 3 rounds of 0.5 s: about 44 s");
+    }
+
+    #[test]
+    fn counted_work_is_announced_by_its_trials() {
+        let counted = Work { count: Some(1000), ..work(1, Duration::from_secs(3600), 5) };
+        assert_eq!(counted.announcement(), None, "nothing is known");
+        let tried = Work { estimate: Some(Duration::from_secs(5000)), ..counted };
+        assert_eq!(
+            tried.announcement().unwrap(),
+            "append: 1 point x 3 paths x 5 rounds of 1000 operations: about 83 min"
         );
     }
 }

@@ -92,6 +92,16 @@ pub fn print(old: &Document, new: &Document, page: &mut output::Page) -> Result<
     text::print(&Comparison::new(old, new, rules), page)
 }
 
+/// The comparison of a new run with a saved one, as text.
+pub fn with_baseline(old: &Document, new: &Document) -> Result<String> {
+    let rules = Rules { by: args::By::default(), limit_percent: None };
+    let comparison = Comparison::new(old, new, rules);
+    check(&comparison, false).context("--baseline")?;
+    let mut page = output::Page::new(Terminal::default());
+    text::print(&comparison, &mut page)?;
+    Ok(page.finished())
+}
+
 /// Whether the documents are comparable.
 fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
     ensure!(!comparison.rows.is_empty(), "no row is in both: they are of different work");

@@ -3,7 +3,7 @@
 use crate::args;
 use crate::bench::place::Place;
 use crate::bench::plan::{self, Crews};
-use crate::bench::work::{Point, Route, Work};
+use crate::bench::work::{self, Point, Route, Work};
 use crate::sizes::Sizes;
 use anyhow::{Result, bail, ensure};
 use dioxide::{Durability, Growth};
@@ -102,7 +102,7 @@ impl Inquiry {
 
 /// Duration and rounds.
 struct Pace {
-    bench: args::Pace,
+    bench: work::Pace,
     /// None if the user has given times.
     budget: Option<Duration>,
 }
@@ -113,10 +113,7 @@ impl Pace {
         let runtime = args.runtime.unwrap_or(Duration::from_millis(runtime_ms));
         let is_reported = args.runtime.is_some() || args.rounds.is_some();
         let budget = (!is_reported).then(|| CURVES_MAX / kinds as u32);
-        Self {
-            bench: args::Pace { runtime, rounds: args.rounds.unwrap_or(rounds), rate: None },
-            budget,
-        }
+        Self { bench: work::Pace { runtime, rounds: args.rounds.unwrap_or(rounds) }, budget }
     }
 }
 

@@ -25,8 +25,10 @@ const TARGETS: [Target; 4] = [Target::Overwrite, Target::Unwritten, Target::Hole
 /// The results for one kind of write so far.
 struct Seen<'a> {
     site: &'a Site,
-    is_durable: bool,
+    is_dsync: bool,
     timings: Timings,
+    /// The medians of the rounds, in nanoseconds.
+    medians_ns: Vec<u64>,
     /// The device's counters for each. Empty if unavailable.
     counts: Vec<Counts>,
 }
@@ -34,10 +36,11 @@ struct Seen<'a> {
 /// Times each kind in turn, durable and not.
 pub fn of_writes(place: &Place, sites: &[Site], progress: &Progress) -> Result<Vec<Cost>> {
     let sites = sites.iter().filter(|site| TARGETS.contains(&site.target));
-    let new = |site, is_durable| Seen {
+    let new = |site, is_dsync| Seen {
         site,
-        is_durable,
+        is_dsync,
         timings: Timings::new(false),
+        medians_ns: Vec::new(),
         counts: Vec::new(),
     };
     let mut all: Vec<_> = sites.flat_map(|site| [new(site, false), new(site, true)]).collect();
@@ -53,10 +56,10 @@ pub fn of_writes(place: &Place, sites: &[Site], progress: &Progress) -> Result<V
 impl Seen<'_> {
     fn slice(&mut self, disk: Option<&Disk>) -> Result<()> {
         self.site.lay_out()?;
-        let flags = if self.is_durable { O_DSYNC } else { OFlags::empty() };
+        let flags = if self.is_dsync { O_DSYNC } else { OFlags::empty() };
         let mut opened = self.site.open(flags, 0)?;
         let begun = Instant::now();
-        let mut count = 0;
+        let (mut count, mut own) = (0, Timings::new(false));
         while begun.elapsed() < SLICE || (count < COUNT_MIN && begun.elapsed() < SLICE_MAX) {
             // Per operation, so that the file system's own activity in between does not count.
             let before = disk.and_then(Disk::read);
@@ -64,11 +67,13 @@ impl Seen<'_> {
             if !opened.step()? {
                 break;
             }
-            self.timings.record(submitted, submitted);
+            own.record(submitted, submitted);
             let counts = disk.and_then(Disk::read).zip(before).map(|(end, start)| end.since(start));
             self.counts.extend(counts);
             count += 1;
         }
+        self.medians_ns.push(own.clat.value_at_quantile(0.5));
+        self.timings.add(&own);
         // Dirty data must not disturb the next kind.
         Ok(fdatasync(opened.file())?)
     }
@@ -80,9 +85,12 @@ impl Seen<'_> {
         };
         Cost {
             target: self.site.target,
-            is_durable: self.is_durable,
+            is_dsync: self.is_dsync,
+            is_durable: self.is_dsync,
             count: clat.len(),
             write_ns_p50: clat.value_at_quantile(0.5),
+            write_ns_p50_min: self.medians_ns.iter().copied().min().unwrap_or(0),
+            write_ns_p50_max: self.medians_ns.iter().copied().max().unwrap_or(0),
             write_ns_p99: clat.value_at_quantile(0.99),
             requests_per_op: per_op(|counts| counts.writes),
             flushes_per_op: per_op(|counts| counts.flushes),

@@ -1,6 +1,7 @@
 //! The JSON document of a probe, written and read back.
 
 use super::facts::Facts;
+use super::fitness::judge::Fitness;
 use super::layer::Layer;
 use crate::bench::ratio::Ratio;
 use crate::meter::machine::Machine;
@@ -12,7 +13,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// The behaviour of direct I/O on one path, one machine, now. Values without a measurement are
 /// empty or null, and `unmeasured` gives the reason.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
     /// The version of this format: 1.
     pub schema_version: u32,
@@ -34,6 +35,10 @@ pub struct Document {
     pub concurrency: Vec<Concurrency>,
     /// The ways to make a write durable, compared.
     pub sync_methods: Vec<SyncMethod>,
+    /// Why nothing is durable here, whatever a program does. Null if nothing is known against it.
+    pub not_durable: Option<String>,
+    /// Whether the path is fit for a system, with `--for`.
+    pub fitness: Option<Fitness>,
     /// Missing measurements with the reason, in sentences.
     pub unmeasured: Vec<String>,
     /// The consequences for a program, in sentences.
@@ -77,12 +82,18 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     pub target: Target,
-    /// Whether it was stable when the call returned (O_DSYNC).
+    /// Whether the file was open with O_DSYNC.
+    pub is_dsync: bool,
+    /// Whether it was stable when the call returned: with O_DSYNC, on a device that stores data.
     pub is_durable: bool,
     /// Number of timed writes.
     pub count: u64,
     /// Median, in nanoseconds.
     pub write_ns_p50: u64,
+    /// The smallest median of a round, in nanoseconds.
+    pub write_ns_p50_min: u64,
+    /// The largest median of a round, in nanoseconds.
+    pub write_ns_p50_max: u64,
     /// 99th percentile, in nanoseconds.
     pub write_ns_p99: u64,
     /// Write requests that the device completed during the call, by all processes, including calls
@@ -132,12 +143,16 @@ pub enum Verdict {
 pub struct SyncMethod {
     /// `open_datasync`, `fdatasync`, ...
     pub method: String,
-    /// False for the baselines.
+    /// False for the baselines, and where nothing is stored.
     pub is_durable: bool,
     /// Writes of 8 KiB that become durable together: 1 or 2.
     pub writes: u32,
     /// Repetitions per second: the median over the rounds.
     pub ops_per_s: f64,
+    /// Repetitions per second of the slowest round.
+    pub ops_per_s_min: f64,
+    /// Repetitions per second of the fastest round.
+    pub ops_per_s_max: f64,
     /// Microseconds per repetition.
     pub us_per_op: f64,
     /// Why it is unavailable, if so: then the figures are 0.
@@ -201,6 +216,8 @@ pub mod examples {
                 sync_method("fsync", true, 500.0),
                 sync_method("no sync", false, 9000.0),
             ],
+            not_durable: None,
+            fitness: None,
             unmeasured: Vec::new(),
             meaning: Vec::new(),
         }
@@ -209,9 +226,12 @@ pub mod examples {
     fn cost(target: Target, write_ns_p50: u64, requests: f64, flushes: f64) -> Cost {
         Cost {
             target,
+            is_dsync: true,
             is_durable: true,
             count: 100,
             write_ns_p50,
+            write_ns_p50_min: write_ns_p50 / 2,
+            write_ns_p50_max: write_ns_p50 * 2,
             write_ns_p99: 2 * write_ns_p50,
             requests_per_op: Some(requests),
             flushes_per_op: Some(flushes),
@@ -236,9 +256,18 @@ pub mod examples {
         }
     }
 
-    fn sync_method(method: &str, is_durable: bool, ops_per_s: f64) -> SyncMethod {
-        let (method, us_per_op) = (method.into(), 1e6 / ops_per_s);
-        SyncMethod { method, is_durable, writes: 1, ops_per_s, us_per_op, unavailable: None }
+    /// With rounds from 10 % below to 10 % above.
+    pub fn sync_method(method: &str, is_durable: bool, ops_per_s: f64) -> SyncMethod {
+        SyncMethod {
+            method: method.into(),
+            is_durable,
+            writes: 1,
+            ops_per_s,
+            ops_per_s_min: 0.9 * ops_per_s,
+            ops_per_s_max: 1.1 * ops_per_s,
+            us_per_op: 1e6 / ops_per_s,
+            unavailable: None,
+        }
     }
 }
 

@@ -9,6 +9,8 @@ use anyhow::Result;
 use dioxide::{Growth, OpenOptions};
 use rustix::fs::{FileType, Mode, OFlags, major, minor, open, stat, statvfs};
 use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Mount options that affect direct and durable writes: their prefixes.
@@ -21,6 +23,7 @@ const OPTIONS_THAT_MATTER: &[&str] = &[
     "barrier",
     "nobarrier",
     "journal_async_commit",
+    "fc_debug_force",
     "journal_checksum",
     "norecovery",
     "noload",
@@ -41,6 +44,9 @@ const OPTIONS_THAT_MATTER: &[&str] = &[
     "sunit=",
     "swidth=",
 ];
+
+/// EXT4_FEATURE_COMPAT_FAST_COMMIT.
+const COMPAT_FAST_COMMIT: u32 = 0x400;
 
 /// The mount of a path. None without /proc.
 pub fn mount_of_path(path: &Path) -> Option<Mount> {
@@ -74,7 +80,13 @@ pub fn look(subject: &Subject, facts: &mut Facts) {
     let (options, how) = options(mount);
     facts.know(topic, "mount_options", "options that matter", that_matter(&options), how.clone());
     facts.tell(topic, "has_barriers", "barriers", has_barriers(&mount.fs, &options), how);
-    facts.tell(topic, "journal", "journal", journal(mount, &options), journal_source(mount));
+    let journal = journal(mount, &options);
+    let has_journal = journal.as_deref() != Ok("none");
+    facts.tell(topic, "journal", "journal", journal, journal_source(mount));
+    if mount.fs == "ext4" && has_journal {
+        let (is_on, how) = fast_commit(mount, &options);
+        facts.tell(topic, "fast_commit", "fast commits", is_on, how);
+    }
     if let Ok(space) = statvfs(subject.directory()) {
         facts.know(topic, "block_bytes", "block", space.f_bsize, "statvfs");
         facts.know(topic, "free_bytes", "free", space.f_bavail * space.f_frsize, "statvfs");
@@ -136,6 +148,30 @@ fn journal_source(mount: &Mount) -> String {
         "ext3" | "ext4" => format!("{}/journal_task", ext4_folder(mount).display()),
         _ => "by its kind".into(),
     }
+}
+
+/// Whether the journal makes fast commits: a feature of the superblock, which only root can read.
+/// Some kernels list it among the options.
+fn fast_commit(mount: &Mount, options: &[String]) -> (Result<bool, String>, &'static str) {
+    if options.iter().any(|option| option == "fc_debug_force") {
+        return (Ok(true), "/proc/fs/ext4, fc_debug_force");
+    }
+    let features = compat_features(mount).map_err(|error| error.to_string());
+    let is_on = features.map(|features| features & COMPAT_FAST_COMMIT != 0);
+    (is_on, "the superblock")
+}
+
+/// The compatible features of a mounted ext4.
+fn compat_features(mount: &Mount) -> io::Result<u32> {
+    let number = block_device(mount).ok_or(io::ErrorKind::NotFound)?;
+    let device = File::open(format!("/dev/block/{}:{}", major(number), minor(number)))
+        .or_else(|_| File::open(&mount.source))?;
+    let mut superblock = [0; 96];
+    device.read_exact_at(&mut superblock, 1024)?;
+    if superblock[56..58] != [0x53, 0xef] {
+        return Err(io::Error::other("the device has no superblock of ext4"));
+    }
+    Ok(u32::from_le_bytes(superblock[92..].try_into().expect("four bytes")))
 }
 
 fn ext4_folder(mount: &Mount) -> PathBuf {

@@ -2,7 +2,9 @@
 //! to the disks. From sysfs; opens no device.
 
 use super::filesystem::{block_device, mount_of_path};
+use super::overlay;
 use crate::meter::disk::Disk;
+use crate::meter::mount::Mount;
 use rustix::fs::{FileType, major, makedev, minor, stat};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,10 +19,11 @@ const DEPTH_MAX: usize = 16;
 pub struct Layer {
     /// The kernel's name: `sda1`, `loop0`, `dm-3`.
     pub name: String,
-    /// `partition`, `loop`, `dm`, `md`, `disk`; `file` for the file of a loop device.
+    /// `partition`, `loop`, `dm`, `md`, `disk`; `file` for the file of a loop device; `directory`
+    /// for a layer of overlayfs.
     pub kind: String,
-    /// The model of a disk, the name or level of a mapping, the path of a file with its file
-    /// system.
+    /// The model of a disk, the name or level of a mapping, the path of a file or directory with
+    /// its file system.
     pub description: Option<String>,
     pub is_rotational: Option<bool>,
     pub scheduler: Option<String>,
@@ -47,11 +50,40 @@ pub struct Layer {
     pub write_zeroes_unmap_max_hw_bytes: Option<u64>,
 }
 
+impl Layer {
+    /// Whether it is a file or directory, which has no queue.
+    pub fn is_path(&self) -> bool {
+        matches!(&*self.kind, "file" | "directory")
+    }
+}
+
 /// The devices from this one down, top to bottom. Empty if sysfs knows no such block device.
 pub fn chain(number: u64) -> Vec<Layer> {
     let mut layers = Vec::new();
     descend(number, &mut layers, 0);
     layers
+}
+
+/// The devices below a mount, top to bottom. Below overlayfs: its directories, the writable one
+/// first, each with the devices below it.
+pub fn below(mount: &Mount) -> Vec<Layer> {
+    let mut layers = Vec::new();
+    descend_into_mount(mount, &mut layers, 0);
+    layers
+}
+
+fn descend_into_mount(mount: &Mount, layers: &mut Vec<Layer>, depth: usize) {
+    if depth > DEPTH_MAX {
+        return;
+    }
+    for directory in overlay::directories(mount) {
+        // The mount may have been made with other directories in view.
+        if directory.path.is_dir() {
+            descend_into_path(&directory.path, "directory", directory.role, layers, depth + 1);
+        }
+    }
+    let device = block_device(mount);
+    device.into_iter().for_each(|number| descend(number, layers, depth));
 }
 
 fn descend(number: u64, layers: &mut Vec<Layer>, depth: usize) {
@@ -81,13 +113,18 @@ fn descend_into_file(path: &Path, layers: &mut Vec<Layer>, depth: usize) {
     if FileType::from_raw_mode(status.st_mode).is_block_device() {
         return descend(status.st_rdev, layers, depth);
     }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    descend_into_path(path, "file", &name, layers, depth);
+}
+
+/// A file or directory, with the devices below its file system.
+fn descend_into_path(path: &Path, kind: &str, name: &str, layers: &mut Vec<Layer>, depth: usize) {
     let mount = mount_of_path(path);
     let fs = mount.as_ref().map_or("an unknown file system", |mount| mount.fs.as_str());
     let description = Some(format!("{} on {fs}", path.display()));
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    layers.push(Layer { name, kind: "file".into(), description, ..Layer::default() });
-    let device = mount.as_ref().and_then(block_device);
-    device.into_iter().for_each(|below| descend(below, layers, depth));
+    let (name, kind) = (name.to_owned(), kind.to_owned());
+    layers.push(Layer { name, kind, description, ..Layer::default() });
+    mount.iter().for_each(|mount| descend_into_mount(mount, layers, depth));
 }
 
 fn describe(sysfs: &Path, number: u64) -> Layer {

@@ -1,14 +1,14 @@
 //! The consequences of a probe for programs with direct I/O, in sentences. Measures nothing.
 
-use super::document::{Concurrency, Cost, Document, Target, Verdict};
+use super::document::{Concurrency, Cost, Document, SyncMethod, Target, Verdict};
+use super::table::{per_op, rates};
 use dioxide_diagnose::words::nanoseconds;
-
-/// Sync methods that reach this part of the fastest are equally good.
-const AS_GOOD: f64 = 0.95;
 
 /// The most important first.
 pub fn of(document: &Document) -> Vec<String> {
     let sentences = [
+        not_durable(document),
+        fast_commit(document),
         directness(document),
         concurrency(document, Target::Append),
         holes(document),
@@ -23,6 +23,18 @@ pub fn of(document: &Document) -> Vec<String> {
         root(document),
     ];
     sentences.into_iter().flatten().collect()
+}
+
+fn not_durable(document: &Document) -> Option<String> {
+    Some(format!("Nothing is durable here: {}.", document.not_durable.as_ref()?))
+}
+
+fn fast_commit(document: &Document) -> Option<String> {
+    document.facts.is("fast_commit")?.then(|| {
+        "This ext4 makes fast commits: fdatasync may return before its data is safe from a power \
+         cut. `tune2fs -O ^fast_commit` turns them off on an unmounted file system."
+            .into()
+    })
 }
 
 fn directness(document: &Document) -> Option<String> {
@@ -53,7 +65,7 @@ fn concurrency(document: &Document, target: Target) -> Option<String> {
 
 /// Where threads waited, or their rates: waits are better evidence.
 fn waits(one: &Concurrency) -> String {
-    let times = format!("8 threads do {:.1} times what one does", one.ratio_8.median);
+    let times = format!("8 threads do {} times what one does", one.ratio_8);
     match one.lock_waiters_8.zip(one.device_waiters_8) {
         Some((lock, device)) => {
             format!(
@@ -117,10 +129,8 @@ fn durable_costs(document: &Document) -> Option<String> {
         |target| document.costs.iter().find(|cost| cost.target == target && cost.is_durable);
     let words = |cost: &Cost| {
         let requests = cost.requests_per_op.zip(cost.flushes_per_op).map(|(requests, flushes)| {
-            format!(
-                " and {requests:.0} requests, with {flushes:.0} {}",
-                if flushes == 1.0 { "flush" } else { "flushes" }
-            )
+            let (requests, flushes) = (per_op(requests), per_op(flushes));
+            format!(" and {requests} requests, with {flushes} flushes")
         });
         format!("takes {}{}", nanoseconds(cost.write_ns_p50 as f64), requests.unwrap_or_default())
     };
@@ -130,35 +140,38 @@ fn durable_costs(document: &Document) -> Option<String> {
 
 fn cache(document: &Document) -> Option<String> {
     match (document.facts.is("has_volatile_cache")?, document.facts.is("has_fua")) {
-        (false, _) => {
-            Some("The device says that it has no volatile cache: flushes cost it nothing.".into())
-        }
+        (false, _) => Some("The device reports no volatile cache: flushes cost it nothing.".into()),
         (true, Some(false)) => Some(
-            "The device has a volatile cache and no FUA: every durable write needs a flush.".into(),
+            "The device has a volatile cache and has no FUA: every durable write needs a flush."
+                .into(),
         ),
         (true, _) => None,
     }
 }
 
+/// Names the fastest method only if each of its rounds was faster than all rounds of the others.
 fn fastest_sync(document: &Document) -> Option<String> {
-    let one = document
-        .sync_methods
+    let is_compared = |it: &&SyncMethod| it.is_durable && it.writes == 1 && it.ops_per_s > 0.0;
+    let mut methods: Vec<_> = document.sync_methods.iter().filter(is_compared).collect();
+    methods.sort_by(|one, other| other.ops_per_s.total_cmp(&one.ops_per_s));
+    let (fastest, others) = methods.split_first()?;
+    let overlaps: Vec<_> = others
         .iter()
-        .filter(|it| it.is_durable && it.writes == 1 && it.ops_per_s > 0.0);
-    let fastest = one.clone().max_by(|one, other| one.ops_per_s.total_cmp(&other.ops_per_s))?;
-    let as_good: Vec<_> = one
-        .filter(|it| it.method != fastest.method && it.ops_per_s >= AS_GOOD * fastest.ops_per_s)
-        .map(|it| it.method.as_str())
+        .filter(|it| it.ops_per_s_max >= fastest.ops_per_s_min)
+        .map(|it| format!("{}, {}", it.method, rates(it)))
         .collect();
-    let others = match as_good.is_empty() {
-        true => String::new(),
-        false => format!("; as good: {}", as_good.join(", ")),
-    };
-    Some(format!(
-        "The fastest way for one thread to make 8 KiB durable is {}, {:.0} times a second on this \
-         machine now{others}.",
-        fastest.method, fastest.ops_per_s
-    ))
+    let best = format!("{}, {} times per second", fastest.method, rates(fastest));
+    Some(if overlaps.is_empty() {
+        format!(
+            "The fastest way for one thread to make 8 KiB durable on this machine now is {best}."
+        )
+    } else {
+        format!(
+            "No single way to make 8 KiB durable is the fastest on this machine now: the rounds of \
+             {best}, overlap those of {}.",
+            overlaps.join("; ")
+        )
+    })
 }
 
 fn growth(document: &Document) -> Option<String> {
@@ -186,7 +199,7 @@ fn root(document: &Document) -> Option<String> {
     let tried = is_said("may not write").then_some("what is tried and measured");
     let device = is_said("Permission denied").then_some("what reads of the device tell");
     let all: Vec<_> = names.into_iter().chain(tried).chain(device).collect();
-    (!all.is_empty()).then(|| format!("Root would be told as well: {}.", all.join(", ")))
+    (!all.is_empty()).then(|| format!("Run as root to see also: {}.", all.join(", ")))
 }
 
 #[cfg(test)]
@@ -204,21 +217,56 @@ mod tests {
         let text = said(&examples::document());
         for words in [
             "Appends to one file run one at a time here: of 8 threads 6.5 wait for a lock and 1.0 \
-             for the device; 8 threads do 0.5 times what one does. Allocate the file before it is \
+             for the device; 8 threads do 0.50 (0.50..0.50) times what one does. Allocate the file before it is \
              written, or use dioxide",
             "Writes into holes run one at a time here",
             "fallocate a file, rather than truncate it",
             "Overwrites in one file run side by side here",
-            "A durable append of 4 KiB takes 1.00 ms and 3 requests, with 2 flushes; an overwrite \
-             takes 200.0 us and 2 requests, with 1 flush.",
-            "no FUA: every durable write needs a flush",
-            "is open_datasync, 1000 times a second on this machine now; as good: fdatasync.",
+            "A durable append of 4 KiB takes 1.00 ms and 3.00 requests, with 2.00 flushes; an \
+             overwrite takes 200.0 us and 2.00 requests, with 1.00 flushes.",
+            "has no FUA: every durable write needs a flush",
+            "No single way to make 8 KiB durable is the fastest on this machine now: the rounds of \
+             open_datasync, 1000 (900..1100) times per second, overlap those of fdatasync, 960 \
+             (864..1056).",
         ] {
             assert!(text.contains(words), "{words} is not in\n{text}");
         }
-        for words in ["not direct", "Root", "io_uring cannot", "does not grow"] {
+        for words in ["not direct", "as root", "io_uring cannot", "does not grow", "fast commits"] {
             assert!(!text.contains(words), "{text}");
         }
+    }
+
+    #[test]
+    fn a_winner_was_named_from_noise() {
+        let with = |rates: &[(&str, f64)]| Document {
+            sync_methods: rates
+                .iter()
+                .map(|(name, ops_per_s)| examples::sync_method(name, true, *ops_per_s))
+                .collect(),
+            ..examples::document()
+        };
+        let noisy = said(&with(&[("open_sync", 150.0), ("fsync", 170.0)]));
+        assert!(!noisy.contains("The fastest way") && noisy.contains("No single way"), "{noisy}");
+        let clear = said(&with(&[("open_sync", 100.0), ("fsync", 170.0)]));
+        assert!(clear.contains("now is fsync, 170 (153..187) times per second."), "{clear}");
+        let nowhere = said(&Document { not_durable: Some("tmpfs".into()), ..with(&[]) });
+        assert!(nowhere.starts_with("Nothing is durable here: tmpfs."), "{nowhere}");
+    }
+
+    #[test]
+    fn the_ratio_of_the_sentence_was_not_that_of_the_table() {
+        let document = examples::document();
+        let table = super::super::table::of_concurrency(&document.concurrency).to_string();
+        let text = said(&document);
+        let ratio = document.concurrency[0].ratio_8.to_string();
+        assert!(table.contains(&ratio) && text.contains(&format!("8 threads do {ratio} times")));
+    }
+
+    #[test]
+    fn fast_commits_were_not_warned_of() {
+        let mut document = examples::document();
+        document.facts.know(Topic::FileSystem, "fast_commit", "fast commits", true, "");
+        assert!(said(&document).contains("may return before its data is safe"));
     }
 
     #[test]
@@ -254,7 +302,7 @@ mod tests {
             "O_DIRECT is not direct here: 7 pages in the cache: with checksums.",
             "does not grow files ahead here by default: without a journal.",
             "io_uring cannot be used (Operation not permitted)",
-            "Root would be told as well: journal, what is tried and measured.",
+            "Run as root to see also: journal, what is tried and measured.",
             "Whether overwrites in one file run side by side here cannot be told",
         ] {
             assert!(text.contains(words), "{words} is not in\n{text}");

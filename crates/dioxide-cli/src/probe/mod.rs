@@ -10,11 +10,14 @@ mod direct;
 pub mod document;
 pub mod facts;
 mod filesystem;
+pub mod fitness;
 pub mod layer;
 mod meaning;
 mod named;
+mod overlay;
 mod ring;
 mod site;
+mod storage;
 mod subject;
 mod sync_methods;
 pub mod table;
@@ -26,15 +29,18 @@ use crate::args;
 use crate::bench::place::Place;
 use crate::bench::progress::Progress;
 use crate::device;
+use crate::exit::Unmeasured;
+use crate::interrupt::Interrupted;
 use crate::meter::disk::Disk;
 use crate::meter::machine::Machine;
 use crate::output;
 use crate::report::html;
 use crate::terminal::Terminal;
 use crate::units;
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 use document::{Document, SCHEMA_VERSION, Target};
 use facts::{Facts, Topic};
+use fitness::judge::Outcome;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use site::Site;
@@ -45,30 +51,67 @@ use subject::{Kind, Subject};
 /// Looks, tries, measures, reports.
 pub fn run(args: &args::Probe) -> Result<()> {
     output::check(&args.output.wanted())?;
-    let subject = Subject::of(&args.path)?;
-    let document = probe(&subject, args.quick)?;
+    let document = match args.system {
+        None => probe(&Subject::of(&args.path)?, args.quick)?,
+        Some(system) => fit(args, system).map_err(unmeasured)?,
+    };
     let texts = output::texts(&args.output, &document, || html::probe::page(&document))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);
-    output::deliver(&texts, terminal, |page| table::print(&document, page))
+    output::deliver(&texts, terminal, |page| table::print(&document, page))?;
+    match &document.fitness {
+        Some(fitness) if fitness.verdict == Outcome::Fail => {
+            bail!("FAIL for {}: {}", fitness.system, fitness.failed().join(", "))
+        }
+        _ => Ok(()),
+    }
 }
 
-fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {
+/// An error of its own kind, unless the user ended it.
+fn unmeasured(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Interrupted>() { error } else { Unmeasured(format!("{error:#}")).into() }
+}
+
+/// Facts that need no trial, and the load of a system.
+fn fit(args: &args::Probe, system: args::System) -> Result<Document> {
+    let subject = Subject::of(&args.path)?;
+    let mut document = begin(&subject);
+    let Kind::Directory { place, .. } = &subject.kind else {
+        bail!("{}: a device is only read; name a directory on it", subject.path.display());
+    };
+    let place = place.as_ref().map_err(|why| anyhow!("{}: {why}", subject.path.display()))?;
+    filesystem::look(&subject, &mut document.facts);
+    storage::judge(&mut document);
+    let why_not = document.not_durable.as_deref().or(storage::loses_data(&document));
+    document.fitness = Some(fitness::of(place, system, args.runtime, why_not)?);
+    document.meaning = meaning::of(&document);
+    Ok(document)
+}
+
+/// The facts about the devices.
+fn begin(subject: &Subject) -> Document {
     let disk = subject.device.and_then(Disk::find);
     let mut document = Document {
         schema_version: SCHEMA_VERSION,
         kind: "probe".into(),
         machine: Machine::describe(subject.path.display().to_string(), disk.as_ref()),
         facts: Facts::default(),
-        devices: subject.device.map(layer::chain).unwrap_or_default(),
+        devices: devices(subject),
         flush: None,
         costs: Vec::new(),
         concurrency: Vec::new(),
         sync_methods: Vec::new(),
+        not_durable: None,
+        fitness: None,
         unmeasured: Vec::new(),
         meaning: Vec::new(),
     };
-    ring::look(&mut document.facts);
     durability(&mut document);
+    document
+}
+
+fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {
+    let mut document = begin(subject);
+    ring::look(&mut document.facts);
     match &subject.kind {
         Kind::Directory { place, file } => {
             filesystem::look(subject, &mut document.facts);
@@ -97,8 +140,16 @@ fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {
             document.unmeasured.push(format!("The device was not read: {why}."))
         }
     }
+    storage::judge(&mut document);
     document.meaning = meaning::of(&document);
     Ok(document)
+}
+
+fn devices(subject: &Subject) -> Vec<layer::Layer> {
+    match &subject.mount {
+        Some(mount) => layer::below(mount),
+        None => subject.device.map(layer::chain).unwrap_or_default(),
+    }
 }
 
 fn is_for_want_of_space(error: &anyhow::Error) -> bool {
@@ -110,7 +161,7 @@ fn is_for_want_of_space(error: &anyhow::Error) -> bool {
 
 /// The statements of the top device.
 fn durability(document: &mut Document) {
-    let Some(top) = document.devices.first() else { return };
+    let Some(top) = document.devices.iter().find(|layer| !layer.is_path()) else { return };
     let queue = |attribute| format!("/sys/block/{}/queue/{attribute}", top.name);
     let silent = "the device does not say";
     let cache = top.write_cache.as_deref().map(|cache| cache == "write back").ok_or(silent);

@@ -2,6 +2,7 @@
 //! are written to, and only in a nameless file.
 
 use super::filesystem::{block_device, mount_of_path};
+use super::overlay;
 use crate::bench::place::Place;
 use crate::exit::say;
 use crate::meter::mount::Mount;
@@ -10,6 +11,9 @@ use rustix::fs::{FileType, Mode, OFlags, open, stat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+
+/// The kernel permits two.
+const OVERLAYS_MAX: u32 = 4;
 
 /// The subject of a probe.
 pub struct Subject {
@@ -61,7 +65,7 @@ impl Subject {
 
     fn in_directory(path: &Path, file: Option<File>) -> Result<Self> {
         let mount = mount_of_path(path);
-        let device = mount.as_ref().and_then(block_device);
+        let device = mount.as_ref().and_then(|mount| top_device(mount, OVERLAYS_MAX));
         let place = match Place::directory(path) {
             Ok(place) => Ok(place),
             Err(error) => Err(why_nothing_is_written(error)?),
@@ -72,6 +76,18 @@ impl Subject {
     /// The directory itself, or that of the file.
     pub fn directory(&self) -> &Path {
         if self.path.is_dir() { &self.path } else { self.path.parent().unwrap_or(&self.path) }
+    }
+}
+
+/// The device that takes the writes. Below overlayfs it is that of the upper directory.
+fn top_device(mount: &Mount, overlays_max: u32) -> Option<u64> {
+    let directories = overlay::directories(mount);
+    match directories.first() {
+        Some(upper) if overlays_max > 0 => {
+            top_device(&mount_of_path(&upper.path)?, overlays_max - 1)
+        }
+        Some(_) => None,
+        None => block_device(mount),
     }
 }
 

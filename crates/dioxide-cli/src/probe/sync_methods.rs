@@ -5,7 +5,7 @@ use super::document::SyncMethod;
 use super::turns::{ROUNDS, in_turn};
 use crate::bench::place::{Ground, O_DSYNC, Place};
 use crate::bench::progress::Progress;
-use crate::bench::ratio::median;
+use crate::bench::ratio::Ratio;
 use crate::sync_ring::{Ring, Sync};
 use crate::sys::sync_file_range;
 use anyhow::Result;
@@ -132,12 +132,16 @@ impl Contender {
     }
 
     fn result(self) -> SyncMethod {
-        let ops_per_s = median(self.ops_per_s).unwrap_or(0.0);
+        let rates = Ratio::of(self.ops_per_s);
+        let [ops_per_s_min, ops_per_s, ops_per_s_max] =
+            rates.map_or([0.0; 3], |it| [it.min, it.median, it.max]);
         SyncMethod {
             method: self.method.name.into(),
             is_durable: self.method.is_durable,
             writes: self.writes,
             ops_per_s,
+            ops_per_s_min,
+            ops_per_s_max,
             us_per_op: if ops_per_s > 0.0 { 1e6 / ops_per_s } else { 0.0 },
             unavailable: self.unavailable,
         }

@@ -2,7 +2,9 @@
 
 use super::document::{Concurrency, Cost, Document, Flush, SyncMethod, Target, Verdict};
 use super::facts::{Fact, Facts, Topic, Value};
+use super::fitness::judge::{Check, Fitness, Latencies};
 use super::layer::Layer;
+use crate::meter::machine::Machine;
 use crate::output::Page;
 use crate::report::grid::Grid;
 use crate::units::about_bytes as size;
@@ -24,6 +26,12 @@ pub const TOPICS: [Topic; 7] = [
 /// Everything.
 pub fn print(document: &Document, out: &mut Page) -> Result<()> {
     let width = out.width();
+    if let Some(fitness) = &document.fitness {
+        for line in of_fitness(fitness).iter().chain(&measured_on(&document.machine)) {
+            writeln!(out, "{}", shown(line))?;
+        }
+        writeln!(out, "\n{:width$}\n", of_checks(fitness))?;
+    }
     for topic in TOPICS {
         if document.facts.about(topic).next().is_some() {
             writeln!(out, "{}\n{:width$}\n", title(topic), of_facts(&document.facts, topic))?;
@@ -56,7 +64,8 @@ pub fn print(document: &Document, out: &mut Page) -> Result<()> {
     if !document.sync_methods.is_empty() {
         writeln!(
             out,
-            "Ways to make 8 KiB durable, on this machine now\n{:width$}\n",
+            "{}, on this machine now\n{:width$}\n",
+            title_of_sync_methods(document),
             of_sync_methods(&document.sync_methods)
         )?;
     }
@@ -76,6 +85,42 @@ pub fn title(topic: Topic) -> &'static str {
         Topic::Nowait => "Direct writes that wait for nothing",
         Topic::IoUring => "io_uring, and flags of single writes",
     }
+}
+
+/// The verdict, the pattern and the numbers.
+pub fn of_fitness(fitness: &Fitness) -> [String; 3] {
+    let Fitness { system, pattern, verdict, latencies, .. } = fitness;
+    let Latencies { count, runtime_ms, writes_per_s, write_ns_p50, .. } = latencies;
+    [
+        format!("{system}: {}", verdict.word()),
+        pattern.clone(),
+        format!(
+            "{count} durable writes in {:.1} s, {writes_per_s:.0} per second, p50 {}",
+            *runtime_ms as f64 / 1e3,
+            time(*write_ns_p50)
+        ),
+    ]
+}
+
+/// The machine, in a line or two.
+fn measured_on(machine: &Machine) -> Vec<String> {
+    let Machine { target, kernel_release, cpus, cpu_model, date, dioxide_version, .. } = machine;
+    let cpu = cpu_model.as_deref().map(|model| format!(" ({model})")).unwrap_or_default();
+    vec![
+        format!("{target}, {date}, dioxide {dioxide_version}"),
+        format!("Linux {kernel_release}, {cpus} CPUs{cpu}"),
+    ]
+}
+
+pub fn of_checks(fitness: &Fitness) -> Grid {
+    let known = |ns: Option<u64>| ns.map_or("-".into(), time);
+    let row = |check: &Check| {
+        let verdict = check.outcome.word().to_owned();
+        let (found, limit) = (known(check.found_ns), known(check.limit_ns));
+        vec![check.name.clone(), verdict, found, limit, check.source.clone()]
+    };
+    let rows = fitness.checks.iter().map(row).collect();
+    table(&["", "", "found", "limit", "source"], rows, |column| (2..=3).contains(&column))
 }
 
 /// The value for people, sizes with units.
@@ -144,7 +189,7 @@ fn yes_no(yes: bool) -> String {
 
 /// A column for each device.
 pub fn of_devices(devices: &[Layer]) -> Grid {
-    let queued: Vec<_> = devices.iter().filter(|layer| layer.kind != "file").collect();
+    let queued: Vec<_> = devices.iter().filter(|layer| !layer.is_path()).collect();
     let names = queued.iter().map(|layer| layer.name.as_str());
     let header: Vec<_> = [""].into_iter().chain(names).chain([""]).collect();
     let row = |(name, of, from): &Attribute| {
@@ -186,20 +231,32 @@ pub fn target(target: Target) -> &'static str {
     }
 }
 
+/// Requests or flushes for each operation.
+pub fn per_op(count: f64) -> String {
+    format!("{count:.2}")
+}
+
+/// Repetitions per second: the median, and the range over the rounds.
+pub fn rates(one: &SyncMethod) -> String {
+    format!("{:.0} ({:.0}..{:.0})", one.ops_per_s, one.ops_per_s_min, one.ops_per_s_max)
+}
+
 pub fn of_costs(costs: &[Cost]) -> Grid {
-    let known = |count: Option<f64>| count.map_or("-".into(), |count| format!("{count:.2}"));
+    let known = |count: Option<f64>| count.map_or("-".into(), per_op);
     let row = |cost: &Cost| {
         vec![
             target(cost.target).to_owned(),
-            yes_no(cost.is_durable),
+            yes_no(cost.is_dsync),
             time(cost.write_ns_p50),
+            format!("{}..{}", time(cost.write_ns_p50_min), time(cost.write_ns_p50_max)),
             time(cost.write_ns_p99),
             known(cost.requests_per_op),
             known(cost.flushes_per_op),
             cost.count.to_string(),
         ]
     };
-    let header = ["", "durable", "p50", "p99", "requests/op", "flushes/op", "samples"];
+    let header =
+        ["", "O_DSYNC", "p50", "of the rounds", "p99", "requests/op", "flushes/op", "samples"];
     table(&header, costs.iter().map(row).collect(), |column| column > 1)
         .with_optional(vec![3, 5, 4, 6])
 }
@@ -241,11 +298,18 @@ pub fn of_concurrency(all: &[Concurrency]) -> Grid {
         .with_optional(vec![5, 3, 1, 6, 7, 8, 10, 2, 4])
 }
 
+pub fn title_of_sync_methods(document: &Document) -> &'static str {
+    match document.not_durable {
+        None => "Ways to make 8 KiB durable",
+        Some(_) => "Ways to sync 8 KiB",
+    }
+}
+
 pub fn of_sync_methods(methods: &[SyncMethod]) -> Grid {
     let row = |one: &SyncMethod| {
         let figures = match &one.unavailable {
             Some(why) => ["-".into(), "-".into(), why.clone()],
-            None => [short(one.ops_per_s), format!("{:.1}", one.us_per_op), String::new()],
+            None => [rates(one), format!("{:.1}", one.us_per_op), String::new()],
         };
         let first = [one.method.clone(), format!("{} x 8 KiB", one.writes)];
         let remark = if one.is_durable { figures[2].clone() } else { "NOT durable".into() };

@@ -16,6 +16,7 @@ use crate::args::Outputs;
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Route, Scenario};
+use crate::exit::say;
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
 use crate::output::{self, Page, Tint};
@@ -99,16 +100,25 @@ pub fn check(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<(
     output::check(&wanted)
 }
 
-/// Writes the requested outputs, and prints the report.
-pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
+/// Writes the requested outputs, and prints the report, then `comparison`. If stdout has another
+/// output, the comparison goes to stderr.
+pub fn print(report: &Report, outputs: &Outputs, comparison: &str) -> Result<()> {
     let mut texts =
         output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
     let fio = fio::files(report.rows.iter().map(|row| row.route), outputs)?;
     for file in &fio {
         texts.push(file.text(report)?);
     }
+    let is_taken = texts.iter().any(|text| text.wanted.is_stdout());
     let terminal = Terminal::of_stdout(outputs.common.shape.wide);
-    output::deliver(&texts, terminal, |page| print_for_people(report, outputs.verbose, page))
+    output::deliver(&texts, terminal, |page| {
+        print_for_people(report, outputs.verbose, page)?;
+        Ok(page.write_all(comparison.as_bytes())?)
+    })?;
+    if is_taken {
+        comparison.lines().filter(|line| !line.is_empty()).for_each(say);
+    }
+    Ok(())
 }
 
 /// Several block sizes have matrices, and their tables only if `verbose`.

@@ -7,11 +7,19 @@ use crate::probe::document::{Document, SyncMethod};
 use crate::probe::facts::{Fact, Facts, Topic};
 use crate::probe::table;
 use crate::report::grid::Grid;
-use dioxide_diagnose::words::rate;
 use maud::{Markup, html};
 
 pub fn page(document: &Document) -> String {
     let body = html! {
+        @if let Some(fitness) = &document.fitness {
+            @let [verdict, pattern, numbers] = table::of_fitness(fitness);
+            section {
+                h2 { (verdict) }
+                p { (pattern) }
+                p { (numbers) }
+                (page::table(&table::of_checks(fitness)))
+            }
+        }
         section {
             h2 { "What it means" }
             (page::list(&document.meaning))
@@ -37,7 +45,7 @@ pub fn page(document: &Document) -> String {
             @let grid = table::of_concurrency(&document.concurrency);
             (measured("Operations of 4 KiB by 1, 2 and 8 threads", &grid))
         }
-        @if !document.sync_methods.is_empty() { (sync_methods(&document.sync_methods)) }
+        @if !document.sync_methods.is_empty() { (sync_methods(document)) }
     };
     page::page("probe", &document.machine.target, &document.machine, body)
 }
@@ -59,7 +67,8 @@ fn measured(title: &str, grid: &Grid) -> Markup {
 }
 
 /// Side by side, for one write and for two.
-fn sync_methods(methods: &[SyncMethod]) -> Markup {
+fn sync_methods(document: &Document) -> Markup {
+    let methods = &document.sync_methods;
     let bars = |writes| {
         let those =
             methods.iter().filter(|method| method.writes == writes && method.unavailable.is_none());
@@ -67,7 +76,7 @@ fn sync_methods(methods: &[SyncMethod]) -> Markup {
     };
     html! {
         section {
-            h2 { "Ways to make 8 KiB durable" }
+            h2 { (table::title_of_sync_methods(document)) }
             div.plots {
                 @for writes in [1, 2] {
                     @let bars = bars(writes);
@@ -85,15 +94,15 @@ fn bar(method: &SyncMethod) -> Bar {
         name: format!("{}{remark}", method.method),
         style: Style(if method.is_durable { 0 } else { 4 }),
         value: method.ops_per_s,
-        text: rate(method.ops_per_s),
-        range: None,
+        text: format!("{} /s", table::rates(method)),
+        range: Some((method.ops_per_s_min, method.ops_per_s_max)),
     }
 }
 
 fn draw(writes: u32, bars: Vec<Bar>) -> Markup {
     let words: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.name, bar.text)).collect();
     Bars {
-        title: format!("{writes} x 8 KiB made durable together, how often in a second"),
+        title: format!("{writes} x 8 KiB synced together, times per second"),
         description: words.join(", ") + ".",
         bars,
         full: None,

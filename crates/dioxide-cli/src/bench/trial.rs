@@ -1,0 +1,59 @@
+//! A short run of every path, which shows how long runs take here.
+
+use super::estimate::Trial;
+use super::place::Place;
+use super::progress::Progress;
+use super::task::Task;
+use super::work::{Point, Route, Scenario, Work};
+use crate::interrupt;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+/// The time of each trial.
+pub const RUNTIME: Duration = Duration::from_millis(100);
+/// The largest file that a trial fills.
+const FILLED_MAX_BYTES: u64 = 16 << 20;
+
+/// Tries each path once.
+pub fn of_each(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Trial>> {
+    work.rows.iter().map(|row| of_one(place, work, *row, progress)).collect()
+}
+
+fn of_one(
+    place: &Place,
+    work: &Work,
+    (point, route): (Point, Route),
+    progress: &Progress,
+) -> Result<Trial> {
+    interrupt::check()?;
+    progress.announce(&point, route);
+    let filled_bytes = is_filled(&point, route).then(|| {
+        let one_block_each = point.sizes.max_bytes * point.lanes(route) as u64;
+        work.size_bytes.min(FILLED_MAX_BYTES.max(one_block_each))
+    });
+    let runtime = work.runtime.min(RUNTIME);
+    let task = Task {
+        runtime: if work.count.is_some() { work.runtime } else { runtime },
+        count: work.count.map(|_| 1),
+        size_bytes: filled_bytes.unwrap_or(work.size_bytes),
+        ..Task::new(place, work, point, route)
+    };
+    let begun = Instant::now();
+    let run = task.run()?;
+    let (took, clock) = (begun.elapsed(), run.figures.elapsed);
+    let before = run.began.saturating_duration_since(begun);
+    progress.advance();
+    Ok(Trial {
+        before,
+        clock,
+        after: took.saturating_sub(before + clock),
+        ops: run.figures.ops,
+        runtime,
+        filled_bytes,
+    })
+}
+
+/// Whether a run fills its file beforehand.
+fn is_filled(point: &Point, route: Route) -> bool {
+    point.scenario == Scenario::Mixed || route == Route::Recycled
+}

@@ -1,0 +1,159 @@
+//! The load of a system: its durable writes by several threads, and its other writes beside them.
+
+use super::system::{Beside, Space, Sync, System};
+use crate::bench::crew::Crew;
+use crate::bench::figures::Run;
+use crate::bench::ledger::Ledger;
+use crate::bench::place::{Ground, O_DSYNC, Place};
+use crate::bench::target::{Direction, Target};
+use crate::units;
+use anyhow::{Context, Result, anyhow, ensure};
+use fastrand::Rng;
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A growing file starts anew at this size.
+const GROWN_MAX_BYTES: u64 = 64 << 20;
+/// The file that is written beside the log.
+const BESIDE_BYTES: u64 = 64 << 20;
+/// Interval of checking whether the load has ended.
+const ATTENTION: Duration = Duration::from_millis(20);
+
+/// The log of one writer.
+struct Log {
+    ground: Ground,
+    file: File,
+    space: Space,
+    sync: Sync,
+    /// Nothing was written yet.
+    is_new: AtomicBool,
+    /// The offset of the next record.
+    next: AtomicU64,
+}
+
+/// Runs the load.
+pub fn run(place: &Place, system: &System, runtime: Duration) -> Result<Run> {
+    let log_bytes = match system.space {
+        Space::Growing => GROWN_MAX_BYTES,
+        Space::Allocated { segment_bytes } | Space::Recycled { segment_bytes } => segment_bytes,
+    };
+    let beside_bytes = system.beside.map_or(0, |_| BESIDE_BYTES);
+    let (room, needed) = (place.room_bytes()?, system.writers as u64 * log_bytes + beside_bytes);
+    let about = units::about_bytes;
+    ensure!(needed <= room, "{} are free, and {} are needed", about(room), about(needed));
+    let log = |_| Log::new(place.prepare()?, system);
+    let logs = (0..system.writers).map(log).collect::<Result<Vec<_>>>()?;
+    let beside =
+        system.beside.map(|beside| anyhow::Ok((beside, other_file(place)?))).transpose()?;
+    let ledger = Ledger::Nothing;
+    let crew = Crew {
+        threads: system.writers,
+        bs_max_bytes: system.record_bytes,
+        runtime,
+        schedule: None,
+        ledger: &ledger,
+        disk: place.disk.as_ref(),
+        watching: None,
+    };
+    // An offset names its log too.
+    let aim = |job: usize, _: &mut Rng| {
+        let start = logs[job].advance(system.record_bytes, log_bytes);
+        Some(Target::block(Direction::Write, job as u64 * log_bytes + start, system.record_bytes))
+    };
+    let op = |target: Target, record: &mut [u8]| {
+        logs[(target.offset / log_bytes) as usize].write(record, target.offset % log_bytes)?;
+        Ok(target.offset)
+    };
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let other = beside
+            .as_ref()
+            .map(|(beside, (_, file))| scope.spawn(|| write_beside(*beside, file, &is_over)));
+        let shift = crew.work(aim, op);
+        is_over.store(true, Relaxed);
+        let other = other.map(|it| it.join().map_err(|_| anyhow!("the load beside panicked")));
+        other.transpose()?.transpose()?;
+        Ok(shift?.clock_out())
+    })
+}
+
+impl Log {
+    fn new(ground: Ground, system: &System) -> Result<Self> {
+        if let Space::Recycled { segment_bytes } = system.space {
+            ground.fill(segment_bytes)?;
+        }
+        let flags = if system.sync == Sync::Dsync { O_DSYNC } else { OFlags::empty() };
+        let file = if system.is_direct { ground.open(flags)? } else { ground.open_cached()? };
+        let (is_new, next) = (AtomicBool::new(true), AtomicU64::new(0));
+        let log = Self { ground, file, space: system.space, sync: system.sync, is_new, next };
+        log.renew()?;
+        Ok(log)
+    }
+
+    /// Makes the space of the next segment.
+    fn renew(&self) -> Result<()> {
+        match self.space {
+            Space::Growing => self.file.set_len(0).context("ftruncate"),
+            Space::Allocated { segment_bytes } => {
+                self.file.set_len(0).context("ftruncate")?;
+                self.ground.preallocate(segment_bytes).context("fallocate")
+            }
+            Space::Recycled { .. } => Ok(()),
+        }
+    }
+
+    /// The offset of the next record; only one thread has this log.
+    fn advance(&self, record_bytes: u64, log_bytes: u64) -> u64 {
+        let next = self.next.load(Relaxed);
+        let start = if next + record_bytes > log_bytes { 0 } else { next };
+        self.next.store(start + record_bytes, Relaxed);
+        start
+    }
+
+    /// Writes a record, and makes it durable. The first one of a later segment waits for its space.
+    fn write(&self, record: &[u8], offset: u64) -> Result<()> {
+        if !self.is_new.swap(false, Relaxed) && offset == 0 {
+            self.renew()?;
+        }
+        self.file.write_all_at(record, offset).context("pwrite")?;
+        match self.sync {
+            Sync::Fdatasync => self.file.sync_data().context("fdatasync"),
+            Sync::Fsync => self.file.sync_all().context("fsync"),
+            Sync::Dsync => Ok(()),
+        }
+    }
+}
+
+/// A written file, and its descriptor.
+fn other_file(place: &Place) -> Result<(Ground, File)> {
+    let ground = place.prepare()?;
+    ground.fill(BESIDE_BYTES)?;
+    let file = ground.open_cached()?;
+    Ok((ground, file))
+}
+
+/// Until the load is over.
+fn write_beside(beside: Beside, file: &File, is_over: &AtomicBool) -> Result<()> {
+    let Beside { blocks, block_bytes, every } = beside;
+    let block = vec![1; block_bytes as usize];
+    let mut dice = Rng::with_seed(1);
+    let mut due = Instant::now();
+    while !is_over.load(Relaxed) {
+        let left = due.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            thread::sleep(left.min(ATTENTION));
+            continue;
+        }
+        due = Instant::now() + every;
+        for _ in 0..blocks {
+            let offset = dice.u64(0..BESIDE_BYTES / block_bytes) * block_bytes;
+            file.write_all_at(&block, offset).context("pwrite beside the log")?;
+        }
+        file.sync_data().context("fdatasync beside the log")?;
+    }
+    Ok(())
+}
