@@ -1,5 +1,5 @@
 //! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's), 3
-//! slower than allowed, 128 + signal interrupted.
+//! slower than allowed, 4 the observed program was stopped, 128 + signal interrupted.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
@@ -30,8 +30,21 @@ impl std::fmt::Display for Regression {
 
 impl std::error::Error for Regression {}
 
-/// The code that distinguishes it from an error.
+/// The observed program was stopped, so there is no verdict on it.
+#[derive(Debug)]
+pub struct Stopped(pub u32);
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {} was stopped: continue it, and repeat", self.0)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// The codes that distinguish these from an error.
 const REGRESSION: u8 = 3;
+const STOPPED: u8 = 4;
 
 /// Prints an error as one line, and returns the exit code.
 pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
@@ -44,7 +57,13 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     if !quiet {
         say(&format!("{error:#}"));
     }
-    if error.is::<Regression>() { ExitCode::from(REGRESSION) } else { ExitCode::FAILURE }
+    if error.is::<Regression>() {
+        ExitCode::from(REGRESSION)
+    } else if error.is::<Stopped>() {
+        ExitCode::from(STOPPED)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// `dioxide bench | head -1` needs no message.

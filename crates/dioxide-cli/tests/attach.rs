@@ -226,6 +226,20 @@ fn who_only_computes_is_well() -> TrialResult {
     expect_no_wall(&Program::spawn(command.args(["-c", "while :; do :; done"]), Signal::KILL))
 }
 
+/// D4 of the review: a stopped program was reported healthy, with exit code 0.
+fn a_stopped_program_is_not_healthy() -> TrialResult {
+    let sleeper = Program::start("sleep 3600", Path::new("/"));
+    kill_process(Pid::from_child(&sleeper.child), Signal::STOP)?;
+    let stat = PathBuf::from(format!("/proc/{}/stat", sleeper.pid()));
+    wait_until("it is stopped", || fs::read_to_string(&stat).is_ok_and(|it| it.contains(") T ")));
+    let output = run(&format!("diagnose --pid {} --seconds 200ms", sleeper.pid()));
+    expect_code(&output, 4);
+    assert!(stdout(&output).contains("The program was stopped"), "{}", stdout(&output));
+    assert!(stdout(&output).contains(&format!("kill -CONT {}", sleeper.pid())));
+    assert!(stderr(&output).contains("was stopped"), "{}", stderr(&output));
+    Ok(())
+}
+
 /// Ctrl-C ends the observation with a verdict, and leaves nothing in tracefs.
 fn ctrl_c_leaves_nothing_behind() -> TrialResult {
     let sleeper = Program::start("sleep 3600", Path::new("/"));
@@ -412,6 +426,7 @@ fn trials() -> Vec<Trial> {
     let anywhere = [
         Trial::test("a_sleeper_is_well", a_sleeper_is_well),
         Trial::test("who_only_computes_is_well", who_only_computes_is_well),
+        Trial::test("a_stopped_program_is_not_healthy", a_stopped_program_is_not_healthy),
         Trial::test("ctrl_c_leaves_nothing_behind", ctrl_c_leaves_nothing_behind),
     ];
     let mut trials: Vec<Trial> = anywhere.into();

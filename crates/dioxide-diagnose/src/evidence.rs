@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Evidence {
     /// The subject of the evidence.
     pub subject: Subject,
+    /// Whether the observed program ended during the observation.
+    #[serde(default)]
+    pub has_ended: bool,
     /// The output of `uname -r`.
     pub kernel_release: String,
     /// Processors online at the time of recording.
@@ -98,7 +101,7 @@ pub struct Sighting {
     /// The thread's name without numbers: `fio`, `iou-wrk`.
     pub task: String,
     /// The state as the kernel writes it: `R` running or runnable, `S` sleeping, `D` sleeping
-    /// uninterruptibly.
+    /// uninterruptibly, `T` stopped, `t` stopped by a debugger.
     pub state: char,
     /// The system call. None outside of one, or if it is not visible.
     pub call: Option<Call>,

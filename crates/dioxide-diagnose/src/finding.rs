@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Finding {
     /// The bottleneck.
     pub wall: Wall,
-    /// The share of I/O time that it accounts for, from 0 to 1.
+    /// The share of I/O time that it accounts for, from 0 to 1. Of `stopped`, the share of all
+    /// samples.
     pub share: f64,
     /// The path of the file. None for several files, or a device.
     pub file: Option<String>,
@@ -47,6 +48,8 @@ pub enum Wall {
     ProgramLock,
     /// The device itself is saturated. Not a software bottleneck.
     Device,
+    /// None known: the program was stopped, by a signal, a debugger or the freezer.
+    Stopped,
     /// Processors: the threads are running or runnable. Not a software bottleneck.
     Processor,
     /// Nothing serialises.
@@ -69,6 +72,7 @@ impl Wall {
             Self::RingWorkers => "io_uring workers",
             Self::ProgramLock => "a lock of the program",
             Self::Device => "none: the device",
+            Self::Stopped => "stopped",
             Self::Processor => "none: processors",
             Self::Nothing => "none",
             Self::Unknown => "unknown",

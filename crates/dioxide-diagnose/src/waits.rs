@@ -141,6 +141,7 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
     let file = call.and_then(|call| call.file).and_then(|file| evidence.files.get(file));
     let waited_in = channels::waited_in(sighting);
     let kind = match waited_in {
+        _ if matches!(sighting.state, 'T' | 't') => Kind::Stopped,
         None if sighting.state == 'R' => Kind::Processor,
         None => Kind::Unknown,
         Some(_)

@@ -8,7 +8,7 @@ mod workload;
 
 use crate::args;
 use crate::bench::progress::Progress;
-use crate::exit::say;
+use crate::exit::{Stopped, say};
 use crate::meter::machine::Machine;
 use crate::output;
 use crate::report::html;
@@ -28,7 +28,11 @@ pub fn run(args: args::Diagnose) -> Result<()> {
         (None, None) => unreachable!("one of them is required"),
     };
     let texts = output::texts(&args.output, &document, || html::diagnose::page(&document))?;
-    output::deliver(&texts, |out| people::print(&document, args.verbose, out))
+    output::deliver(&texts, |out| people::print(&document, args.verbose, out))?;
+    match args.pid.filter(|_| document.is_stopped()) {
+        Some(pid) => Err(Stopped(pid).into()),
+        None => Ok(()),
+    }
 }
 
 fn of_place(path: &Path, workload: &args::Workload, options: watch::Options) -> Result<Document> {

@@ -10,7 +10,7 @@ use dioxide_diagnose::evidence::{Rw, Subject, Workload};
 use dioxide_diagnose::finding::Finding;
 use dioxide_diagnose::usl::Fit;
 use dioxide_diagnose::waits::Wait;
-use dioxide_diagnose::words::{percent, rate, threads};
+use dioxide_diagnose::words::{counted, percent, rate, threads};
 use rustix::termios::tcgetwinsize;
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write, stdout};
@@ -191,9 +191,10 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
                 format!(" and {} more", processes - 1)
             };
             format!(
-                "Process {pid}{processes} ({command}): {} threads, watched for {:.1} s",
-                evidence.threads,
-                evidence.watched_ns as f64 / 1e9
+                "Process {pid}{processes} ({command}): {}, watched for {:.1} s{}",
+                counted(evidence.threads, "thread"),
+                evidence.watched_ns as f64 / 1e9,
+                if evidence.has_ended { ", until it ended" } else { "" }
             )
         }
     }

@@ -44,6 +44,8 @@ pub enum Kind {
     ProgramLock,
     /// Completions of io_uring or libaio.
     Completions,
+    /// Nothing: a signal, a debugger or the freezer has stopped the thread.
+    Stopped,
     /// Nothing: the thread is running or runnable.
     Processor,
     /// Work, time, the network, another thread or process.
@@ -87,6 +89,7 @@ impl Kind {
             Kind::PageCache => "the page cache",
             Kind::ProgramLock => "a lock of the program",
             Kind::Completions => "completions",
+            Kind::Stopped => "stopped",
             Kind::Processor => "running or runnable",
             Kind::Idle => "waiting outside I/O",
             Kind::Unknown => "not known",

@@ -107,6 +107,7 @@ fn what_threads_do(case: &Case<'_>) -> String {
     add(case.threads(is_locked), "wait for locks, flushes or commits");
     add(case.threads_in(Kind::Processor), "are running or runnable");
     add(case.threads_in(Kind::Idle), "wait outside I/O");
+    add(case.threads_in(Kind::Stopped), "are stopped");
     add(case.threads_in(Kind::Unknown), "wait in unrecognised functions");
     if does.is_empty() {
         return "No thread was seen at all.".into();

@@ -13,6 +13,7 @@ mod limits;
 mod other_locks;
 mod program_lock;
 mod ring;
+mod stopped;
 
 use crate::evidence::Evidence;
 use crate::finding::{Finding, Wall};
@@ -51,6 +52,10 @@ pub fn judge(evidence: &Evidence) -> Vec<Finding> {
         findings.insert(0, limits::nothing(&case, walls));
         findings.extend(limits::device(&case));
         findings.extend(limits::processor(&case));
+    }
+    if let Some(stopped) = stopped::finding(&case) {
+        let is_main = stopped.share >= stopped::MAIN_MIN || findings[0].wall == Wall::Nothing;
+        findings.insert(if is_main { 0 } else { findings.len() }, stopped);
     }
     warn_if_thin(&case, &mut findings[0]);
     findings
@@ -93,7 +98,9 @@ fn walls(case: &Case<'_>) -> Vec<Finding> {
 
 fn warn_if_thin(case: &Case<'_>, main: &mut Finding) {
     let looks = case.evidence.looks;
-    if looks < LOOKS_THIN || case.in_io < SIGHTINGS_THIN && main.wall != Wall::Nothing {
+    if looks < LOOKS_THIN
+        || case.in_io < SIGHTINGS_THIN && !matches!(main.wall, Wall::Nothing | Wall::Stopped)
+    {
         let seen = counted(case.in_io, "sighting");
         main.verdict +=
             &format!(" The evidence is thin: {seen} in I/O, in {}.", counted(looks, "look"));

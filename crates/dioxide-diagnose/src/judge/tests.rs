@@ -16,6 +16,7 @@ const LOOKS: u64 = 1000;
 fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
     Evidence {
         subject: Subject::Program { pid: 1, command: "program".into(), processes: 1 },
+        has_ended: false,
         kernel_release: "6.18.0".into(),
         cpus: 2,
         watched_ns: 5_000_000_000,
@@ -711,6 +712,43 @@ fn a_device_says_that_it_has_no_cache() {
     let main = &judge(&evidence)[0];
     let line = "loop0 says that it has no volatile cache.";
     assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+}
+
+fn stopped(count: u64, state: char) -> Sighting {
+    Sighting { state, call: None, ..waiting(count, "", "do_signal_stop") }
+}
+
+/// D4 of the review: a stopped program was reported as healthy.
+#[test]
+fn a_stopped_program_is_not_healthy() {
+    let main = judge(&evidence(vec![], vec![stopped(16 * LOOKS, 'T')])).swap_remove(0);
+    assert_eq!((main.wall, main.share), (Wall::Stopped, 1.0));
+    assert!(main.verdict.contains("stopped in every sample"), "{}", main.verdict);
+    assert!(main.advice[0].contains("kill -CONT 1"), "{:?}", main.advice);
+    let traced = judge(&evidence(vec![], vec![stopped(16 * LOOKS, 't')])).swap_remove(0);
+    assert!(traced.advice[0].contains("debugger"), "{:?}", traced.advice);
+    let frozen =
+        Sighting { state: 'S', channel: Some("do_freezer_trap".into()), ..stopped(LOOKS, 'S') };
+    let frozen = judge(&evidence(vec![], vec![frozen])).swap_remove(0);
+    assert!(frozen.advice[0].contains("cgroup.freeze"), "{:?}", frozen.advice);
+}
+
+/// The verdict on the rest of the time stays, unless it is that nothing serialises.
+#[test]
+fn a_program_that_stops_midway_is_told_so() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    evidence.sightings.push(stopped(6 * LOOKS, 'T'));
+    let walls = |evidence: &Evidence| {
+        judge(evidence).iter().map(|finding| finding.wall).collect::<Vec<_>>()
+    };
+    assert_eq!(walls(&evidence), [Wall::FileLock, Wall::Stopped]);
+    assert!(judge(&evidence)[1].verdict.contains("27 % of the samples"));
+    evidence.sightings[2].count = 20 * LOOKS;
+    assert_eq!(walls(&evidence), [Wall::Stopped, Wall::FileLock]);
+    evidence.sightings.splice(..2, [running(50 * LOOKS)]);
+    assert_eq!(walls(&evidence)[..2], [Wall::Stopped, Wall::Nothing]);
+    evidence.sightings[1].count = 1;
+    assert!(!walls(&evidence).contains(&Wall::Stopped), "a debugger's short visit");
 }
 
 /// Names with a meaning, and arbitrary numbers.

@@ -111,6 +111,17 @@ pub enum Error {
         /// The process ID.
         pid: u32,
     },
+    /// It has ended, and its parent has not waited for it.
+    #[error(
+        "process {pid} is a zombie: it has ended, and its parent, process {parent}, has not waited \
+         for it; there is nothing to observe"
+    )]
+    Zombie {
+        /// The process ID.
+        pid: u32,
+        /// The parent's process ID.
+        parent: u32,
+    },
     /// A thread of the kernel.
     #[error("process {pid} is a thread of the kernel")]
     KernelThread {
@@ -310,9 +321,9 @@ impl Gathering {
         self.files.take_sizes();
         let watched = self.begun.elapsed();
         let devices = self.devices.finish(watched);
-        let mut unseen = self.watched.unseen;
+        let mut unseen = std::mem::take(&mut self.watched.unseen);
         if let Subject::Program { command, processes, .. } = &mut subject {
-            *command = self.watched.command;
+            *command = std::mem::take(&mut self.watched.command);
             *processes = self.tally.processes();
         }
         let threads = self.tally.threads();
@@ -327,6 +338,7 @@ impl Gathering {
             of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
         Evidence {
             subject,
+            has_ended: self.watched.is_over(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
             cpus: thread::available_parallelism().map_or(1, usize::from),
             watched_ns: (self.ended - self.begun).as_nanos() as u64,

@@ -167,6 +167,13 @@ impl Process {
         (!arguments.is_empty()).then(|| arguments.to_owned())
     }
 
+    /// Its parent, if it has ended and the parent has not waited for it: a zombie.
+    pub fn unreaped_by(&self) -> Option<u32> {
+        let stat = self.read("stat")?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        (fields.next()? == "Z").then(|| fields.next()?.parse().ok()).flatten()
+    }
+
     /// The name of its first thread, in brackets.
     pub fn name(&self) -> String {
         format!("[{}]", self.read("comm").unwrap_or_default().trim())
@@ -245,7 +252,8 @@ impl Thread {
             ('R', Some(_)) => 'S',
             (state, _) => state,
         };
-        let waits = call.is_some() || (state != 'R' && channel.is_some());
+        let is_stopped = matches!(state, 'T' | 't');
+        let waits = call.is_some() || is_stopped || (state != 'R' && channel.is_some());
         Some(if waits { Look { state, call, channel, stack } } else { Look::running() })
     }
 }

@@ -37,7 +37,10 @@ impl Watched {
         };
         let mut process = open(pid)?;
         if !process.find_threads(0) {
-            return Err(Error::NoSuchProcess { pid });
+            return Err(match process.unreaped_by() {
+                Some(parent) => Error::Zombie { pid, parent },
+                None => Error::NoSuchProcess { pid },
+            });
         }
         if process.is_kernels() {
             return Err(Error::KernelThread { pid });

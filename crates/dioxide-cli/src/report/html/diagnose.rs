@@ -110,7 +110,7 @@ fn style(kind: Kind) -> Style {
         Kind::Device => 0,
         Kind::PageCache => 3,
         Kind::Processor => 5,
-        Kind::Completions | Kind::Idle | Kind::Unknown => 4,
+        Kind::Completions | Kind::Idle | Kind::Stopped | Kind::Unknown => 4,
     })
 }
 
