@@ -34,6 +34,9 @@ pub struct Evidence {
     pub punts: Option<Vec<Punt>>,
     /// The devices below the files.
     pub devices: Vec<SeenDevice>,
+    /// The cgroups of the program that have limits for these devices, or for processors.
+    #[serde(default)]
+    pub cgroups: Vec<SeenCgroup>,
     /// Throughput by number of threads. Empty for a program that is only observed.
     pub curve: Vec<Step>,
     /// The same work at the last step of the curve, on other paths.
@@ -251,6 +254,50 @@ pub struct SeenDevice {
     pub busy_ns: u64,
     /// The mean number of requests in flight.
     pub inflight: f64,
+    /// The requests that its queue holds (queue/nr_requests).
+    #[serde(default)]
+    pub queue_max: Option<u64>,
+}
+
+/// A cgroup of the observed processes, or one above theirs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SeenCgroup {
+    /// Its directory.
+    pub path: String,
+    /// Its limits for the devices below the files.
+    pub io: Vec<IoLimit>,
+    /// The time with at least one of its threads waiting for I/O, in nanoseconds (io.pressure).
+    pub io_pressure_ns: Option<u64>,
+    /// Its limit on processors. None without one.
+    pub cpu: Option<CpuLimit>,
+}
+
+/// A limit on the I/O of a cgroup, with what all its processes did during the observation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct IoLimit {
+    /// Major and minor number of the device.
+    pub device: (u32, u32),
+    /// Its name.
+    pub device_name: Option<String>,
+    /// The file of the cgroup that has the limit.
+    pub file: String,
+    /// `riops`, `wiops`, `rbps`, `wbps`, as in io.max.
+    pub quantity: String,
+    /// The limit: operations or bytes per second.
+    pub per_second: u64,
+    /// Operations or bytes done.
+    pub done: u64,
+}
+
+/// A limit on the processors of a cgroup (cpu.max), and its effect during the observation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CpuLimit {
+    /// The processors that it may use.
+    pub cpus: f64,
+    /// Periods in which it ran.
+    pub periods: u64,
+    /// Periods in which it was throttled.
+    pub throttled_periods: u64,
 }
 
 /// One step of a curve.

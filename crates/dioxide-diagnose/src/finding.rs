@@ -48,6 +48,8 @@ pub enum Wall {
     ProgramLock,
     /// The device itself is saturated. Not a software bottleneck.
     Device,
+    /// The limit of a cgroup, for I/O or processors.
+    CgroupLimit,
     /// None known: the program was stopped, by a signal, a debugger or the freezer.
     Stopped,
     /// Processors: the threads are running or runnable. Not a software bottleneck.
@@ -72,6 +74,7 @@ impl Wall {
             Self::RingWorkers => "io_uring workers",
             Self::ProgramLock => "a lock of the program",
             Self::Device => "none: the device",
+            Self::CgroupLimit => "limit of the cgroup",
             Self::Stopped => "stopped",
             Self::Processor => "none: processors",
             Self::Nothing => "none",

@@ -154,6 +154,7 @@ pub mod examples {
             locks: None,
             punts: None,
             devices: vec![],
+            cgroups: vec![],
             curve,
             others,
             unseen: vec!["stacks: for root only".into()],

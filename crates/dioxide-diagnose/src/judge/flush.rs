@@ -3,6 +3,7 @@
 
 use super::case::{Case, doing, only};
 use super::curve;
+use super::limits;
 use crate::channels::{Does, Kind, plain};
 use crate::evidence::SeenDevice;
 use crate::finding::{Finding, Wall};
@@ -190,9 +191,6 @@ fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
             calls.iter().map(|(call, share)| format!("{call} ({})", percent(*share))).collect();
         lines.push(format!("In {}.", list(&calls)));
     }
-    if kind == Kind::JournalCommit {
-        lines.extend(flushes(case));
-    }
     let files = case.files(|seen| seen.kind == kind);
     if files.len() > 1 {
         let files: Vec<String> =
@@ -212,6 +210,7 @@ fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
             rate(case.per_second(durable))
         ));
     }
+    lines.extend(case.busiest().map(|device| limits::device_line(case, device)));
     for device in &case.evidence.devices {
         lines.extend(cache(device));
     }

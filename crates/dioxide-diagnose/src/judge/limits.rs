@@ -7,7 +7,7 @@ use crate::channels::Kind;
 use crate::evidence::SeenDevice;
 use crate::finding::{Finding, Wall};
 use crate::waits::{self, Seen};
-use crate::words::{counted, list, mean, percent, rate};
+use crate::words::{counted, list, mean, nanoseconds, percent, rate};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -179,7 +179,7 @@ pub fn device(case: &Case<'_>) -> Option<Finding> {
             mean(device.inflight, "request"),
             percent(busy)
         ),
-        evidence: Vec::new(),
+        evidence: vec![device_line(case, device)],
         advice: Vec::new(),
     })
 }
@@ -230,18 +230,28 @@ pub fn unknown(case: &Case<'_>) -> Finding {
     }
 }
 
-fn device_line(case: &Case<'_>, device: &SeenDevice) -> String {
+/// The activity of a device: how saturated it is.
+pub fn device_line(case: &Case<'_>, device: &SeenDevice) -> String {
     let flushes =
         device.flushes.map(|flushes| format!(", {} flushes", rate(case.per_second(flushes))));
     format!(
-        "{}: {} reads, {} writes{}; {} in flight on average, busy for {} of the time.",
+        "{}: {} reads, {} writes{}; {} in flight on average{}, busy for {} of the time{}.",
         device.name,
         rate(case.per_second(device.reads)),
         rate(case.per_second(device.writes)),
         flushes.unwrap_or_default(),
         mean(device.inflight, "request"),
-        percent(busy(case, device))
+        device.queue_max.map(|most| format!(" (queue of {most})")).unwrap_or_default(),
+        percent(busy(case, device)),
+        latency(case, device).map(|ns| format!(", {ns} each")).unwrap_or_default()
     )
+}
+
+/// The mean time of a request, in the queue and on the device.
+fn latency(case: &Case<'_>, device: &SeenDevice) -> Option<String> {
+    let requests = device.reads.saturating_add(device.writes);
+    let total_ns = device.inflight * case.evidence.watched_ns as f64;
+    (requests > 0 && total_ns > 0.0).then(|| nanoseconds(total_ns / requests as f64))
 }
 
 fn busy(case: &Case<'_>, device: &SeenDevice) -> f64 {

@@ -4,8 +4,8 @@
 use super::*;
 use crate::channels::Kind;
 use crate::evidence::{
-    Call, DirectIo, LockWait, OtherWay, Punt, Rw, SeenDevice, SeenFile, Sighting, Step, Subject,
-    Workload,
+    Call, CpuLimit, DirectIo, IoLimit, LockWait, OtherWay, Punt, Rw, SeenCgroup, SeenDevice,
+    SeenFile, Sighting, Step, Subject, Workload,
 };
 use crate::waits;
 use proptest::prelude::*;
@@ -28,6 +28,7 @@ fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
         locks: None,
         punts: None,
         devices: vec![device("loop0", 1.0)],
+        cgroups: Vec::new(),
         curve: Vec::new(),
         others: Vec::new(),
         unseen: Vec::new(),
@@ -61,6 +62,7 @@ fn device(name: &str, inflight: f64) -> SeenDevice {
         flushes: Some(5000),
         busy_ns: 5_000_000_000,
         inflight,
+        queue_max: Some(128),
     }
 }
 
@@ -749,6 +751,68 @@ fn a_program_that_stops_midway_is_told_so() {
     assert_eq!(walls(&evidence)[..2], [Wall::Stopped, Wall::Nothing]);
     evidence.sightings[1].count = 1;
     assert!(!walls(&evidence).contains(&Wall::Stopped), "a debugger's short visit");
+}
+
+/// A cgroup that allows 150 writes per second, of which this number were done in five seconds.
+fn limited(done: u64) -> Vec<SeenCgroup> {
+    let io = IoLimit {
+        device: (7, 0),
+        device_name: Some("loop0".into()),
+        file: "io.max".into(),
+        quantity: "wiops".into(),
+        per_second: 150,
+        done,
+    };
+    let path = "/sys/fs/cgroup/job".into();
+    vec![SeenCgroup { path, io: vec![io], io_pressure_ns: Some(4_000_000_000), cpu: None }]
+}
+
+/// D1 of the review: the limit was never mentioned.
+#[test]
+fn a_limit_of_the_cgroup_is_named_with_its_rate_and_its_file() {
+    let mut evidence =
+        evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "pwrite64", "__iomap_dio_rw")]);
+    evidence.cgroups = limited(745);
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::CgroupLimit);
+    assert_eq!(
+        main.verdict,
+        "The cgroup limits I/O: /sys/fs/cgroup/job allows 150/s writes on loop0, and 149/s were \
+         done."
+    );
+    let line = "io.pressure: a thread of the cgroup waited for I/O in 80 % of the time.";
+    assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+    assert!(main.evidence.iter().any(|line| line.contains("1.00 requests in flight on average")));
+    let removal = "echo '7:0 wiops=max' > /sys/fs/cgroup/job/io.max";
+    assert!(main.advice[0].contains(removal), "{:?}", main.advice);
+    evidence.cgroups = limited(500);
+    assert_eq!(main_wall(&evidence), Wall::Nothing, "the limit is not reached");
+}
+
+/// The limit prolongs the waits for a lock as well. Both are named.
+#[test]
+fn a_limit_of_the_cgroup_comes_before_the_lock_that_it_prolongs() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    evidence.cgroups = limited(750);
+    let walls: Vec<Wall> = judge(&evidence).iter().map(|finding| finding.wall).collect();
+    assert_eq!(walls, [Wall::CgroupLimit, Wall::FileLock]);
+}
+
+#[test]
+fn throttled_processors_are_named() {
+    let mut evidence = evidence(vec![file("ext4")], vec![running(2 * LOOKS)]);
+    let cpu = |throttled_periods| CpuLimit { cpus: 0.5, periods: 50, throttled_periods };
+    evidence.cgroups = vec![SeenCgroup {
+        path: "/sys/fs/cgroup/job".into(),
+        io: vec![],
+        io_pressure_ns: None,
+        cpu: Some(cpu(30)),
+    }];
+    let main = judge(&evidence).swap_remove(0);
+    assert_eq!(main.wall, Wall::CgroupLimit);
+    assert!(main.verdict.contains("throttled in 60 % of its periods"), "{}", main.verdict);
+    evidence.cgroups[0].cpu = Some(cpu(1));
+    assert_eq!(main_wall(&evidence), Wall::Nothing);
 }
 
 /// Names with a meaning, and arbitrary numbers.

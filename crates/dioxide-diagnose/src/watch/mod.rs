@@ -14,6 +14,7 @@
 //! [`Evidence::unseen`] names unavailable evidence, with the reason.
 
 mod calls;
+mod cgroups;
 mod devices;
 mod files;
 mod look;
@@ -25,10 +26,12 @@ mod watched;
 
 use crate::evidence::{Call, DirectIo, Evidence, SeenDevice, SeenFile, Sighting, Subject};
 use calls::{About, RawCall, Transfer};
+use cgroups::Cgroups;
 use devices::Devices;
 use files::Files;
 use pace::Pace;
 use process::Process;
+use rustix::fs::makedev;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -210,6 +213,7 @@ struct Gathering {
     watched: Watched,
     files: Files,
     devices: Devices,
+    cgroups: Cgroups,
     calls: Calls,
     tally: Tally,
     tracer: Option<Tracer>,
@@ -234,6 +238,7 @@ impl Gathering {
             watched,
             files: Files::default(),
             devices: Devices::default(),
+            cgroups: Cgroups::default(),
             calls: Calls::default(),
             tally: Tally::default(),
             tracer: tracer.ok(),
@@ -289,6 +294,9 @@ impl Gathering {
         self.files.next_look();
         self.watched.scan_files(&mut self.files);
         self.devices.find(self.files.disks());
+        for process in self.watched.processes.values() {
+            self.cgroups.find(&process.read("cgroup").unwrap_or_default());
+        }
     }
 
     fn look(&mut self) {
@@ -336,6 +344,8 @@ impl Gathering {
         let (sightings, files) = (self.tally.finish(), self.files.finish());
         let devices =
             of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
+        let numbers =
+            devices.iter().map(|device| makedev(device.number.0, device.number.1)).collect();
         Evidence {
             subject,
             has_ended: self.watched.is_over(),
@@ -349,6 +359,7 @@ impl Gathering {
             direct: traced.direct,
             locks: traced.locks,
             punts: traced.punts,
+            cgroups: self.cgroups.finish(&numbers),
             devices,
             curve: Vec::new(),
             others: Vec::new(),
