@@ -46,6 +46,8 @@ pub enum Wall {
     RingWorkers,
     /// A lock of the program itself, held during a flush or write.
     ProgramLock,
+    /// Another thread of the program, which is in a flush or write.
+    ProgramQueue,
     /// The device itself is saturated. Not a software bottleneck.
     Device,
     /// The limit of a cgroup, for I/O or processors.
@@ -73,6 +75,7 @@ impl Wall {
             Self::JournalCommit => "journal commits",
             Self::RingWorkers => "io_uring workers",
             Self::ProgramLock => "a lock of the program",
+            Self::ProgramQueue => "another thread of the program",
             Self::Device => "none: the device",
             Self::CgroupLimit => "limit of the cgroup",
             Self::Stopped => "stopped",

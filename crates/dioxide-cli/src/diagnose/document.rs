@@ -134,6 +134,7 @@ pub mod examples {
             call: Some(call.clone()),
             channel: channel.map(str::to_owned),
             stack: vec![],
+            ran_lately: false,
         };
         let others =
             vec![OtherWay { path: "preallocated".into(), numjobs, iops: vec![80_000.0, 90_000.0] }];
@@ -155,6 +156,7 @@ pub mod examples {
             punts: None,
             devices: vec![],
             cgroups: vec![],
+            queues: vec![],
             curve,
             others,
             unseen: vec!["stacks: for root only".into()],

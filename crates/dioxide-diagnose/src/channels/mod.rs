@@ -42,6 +42,8 @@ pub enum Kind {
     PageCache,
     /// A lock of the program that its holders keep during I/O.
     ProgramLock,
+    /// Another thread of the program, which is in a write or a flush.
+    ProgramQueue,
     /// Completions of io_uring or libaio.
     Completions,
     /// Nothing: a signal, a debugger or the freezer has stopped the thread.
@@ -88,6 +90,7 @@ impl Kind {
             Kind::Device => "the device",
             Kind::PageCache => "the page cache",
             Kind::ProgramLock => "a lock of the program",
+            Kind::ProgramQueue => "another thread of the program",
             Kind::Completions => "completions",
             Kind::Stopped => "stopped",
             Kind::Processor => "running or runnable",
@@ -109,6 +112,7 @@ impl Kind {
                 | Device
                 | PageCache
                 | ProgramLock
+                | ProgramQueue
         )
     }
 }

@@ -4,6 +4,7 @@
 use super::case::{Case, doing, only};
 use super::curve;
 use super::limits;
+use super::program_queue::is_batching;
 use crate::channels::{Does, Kind, plain};
 use crate::evidence::SeenDevice;
 use crate::finding::{Finding, Wall};
@@ -255,7 +256,9 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
          O_DIRECT: dioxide run PROGRAM.",
         dioxide(case)
     )];
-    lines.push(if waiting <= ALONE_MAX {
+    lines.push(if is_batching(case) {
+        "The program already shares flushes. What helps is a shorter flush.".to_owned()
+    } else if waiting <= ALONE_MAX {
         "Without dioxide: make more writes durable with each flush (group commit), or do not sync \
          data that can wait."
             .into()

@@ -141,7 +141,13 @@ fn is_locked(seen: &Seen<'_>) -> bool {
     use Kind::*;
     matches!(
         seen.kind,
-        InodeLock | PositionLock | FileSystemLock | JournalCommit | Flush | ProgramLock
+        InodeLock
+            | PositionLock
+            | FileSystemLock
+            | JournalCommit
+            | Flush
+            | ProgramLock
+            | ProgramQueue
     )
 }
 

@@ -13,6 +13,7 @@ mod inode_lock;
 mod limits;
 mod other_locks;
 mod program_lock;
+mod program_queue;
 mod ring;
 mod stopped;
 
@@ -98,6 +99,7 @@ fn walls(case: &Case<'_>) -> Vec<Finding> {
         flush::flush(case),
         flush::journal(case),
         program_lock::held_over_io(case),
+        program_queue::waiting(case),
         ring::workers(case),
         limits::unknown(case),
     ]);

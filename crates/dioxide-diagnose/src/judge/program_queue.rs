@@ -6,7 +6,7 @@ use super::curve;
 use crate::channels::{Does, Kind};
 use crate::evidence::Queue;
 use crate::finding::{Finding, Wall};
-use crate::waits::{self, queues};
+use crate::waits::{self, best, is_followed, queues, takes_turns};
 use crate::words::{list, mean, percent};
 
 /// A flush that lets at least this number of waiters go serves several writes.
@@ -14,18 +14,14 @@ const BATCH_MIN: f64 = 1.5;
 
 /// Whether the program flushes once for several writes.
 pub fn is_batching(case: &Case<'_>) -> bool {
-    let share = case.share_of(Kind::ProgramQueue);
-    share > 0.0 && queues(case.evidence).iter().any(|queue| served(queue) >= BATCH_MIN)
+    let is_one = |queue: &Queue| is_followed(queue) || takes_turns(queue);
+    case.evidence.queues.iter().any(|queue| is_one(queue) && served(queue) >= BATCH_MIN)
 }
 
 /// The waiters that run when one flush ends, on average.
 fn served(queue: &Queue) -> f64 {
-    [queue.short, queue.long]
-        .into_iter()
-        .filter(|pairs| pairs.ends > 0)
-        .map(|pairs| pairs.ended_woken as f64 / pairs.ends as f64)
-        .next()
-        .unwrap_or(0.0)
+    let pairs = best(queue);
+    if pairs.ends == 0 { 0.0 } else { pairs.ended_woken as f64 / pairs.ends as f64 }
 }
 
 pub fn waiting(case: &Case<'_>) -> Finding {
@@ -69,15 +65,13 @@ fn evidence(case: &Case<'_>, queue: &Queue) -> Vec<String> {
         percent(waits::part(queue.looks, case.evidence.looks)),
         percent(1.0 - waits::part(queue.looks_of_several, queue.looks)),
     )];
-    for pairs in [queue.short, queue.long] {
-        if pairs.held > 0 && pairs.ended > 0 {
-            lines.push(format!(
-                "{} of the waiters ran while it slept there, and {} when it went on.",
-                percent(waits::part(pairs.held_woken, pairs.held)),
-                percent(waits::part(pairs.ended_woken, pairs.ended)),
-            ));
-            break;
-        }
+    let pairs = best(queue);
+    if pairs.held > 0 && pairs.ended > 0 {
+        lines.push(format!(
+            "{} of the waiters ran while it slept there, and {} when it went on.",
+            percent(waits::part(pairs.held_woken, pairs.held)),
+            percent(waits::part(pairs.ended_woken, pairs.ended)),
+        ));
     }
     if queue.leading_waiters > 0 {
         lines.push(format!(

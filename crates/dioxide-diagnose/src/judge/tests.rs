@@ -4,8 +4,8 @@
 use super::*;
 use crate::channels::Kind;
 use crate::evidence::{
-    Call, CpuLimit, DirectIo, IoLimit, LockWait, OtherWay, Punt, Rw, SeenCgroup, SeenDevice,
-    SeenFile, Sighting, Step, Subject, Workload,
+    Call, CpuLimit, DirectIo, IoLimit, LockWait, OtherWay, Pairs, Punt, Queue, Rw, SeenCgroup,
+    SeenDevice, SeenFile, Sighting, Step, Subject, Workload,
 };
 use crate::waits;
 use proptest::prelude::*;
@@ -29,6 +29,7 @@ fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
         punts: None,
         devices: vec![device("loop0", 1.0)],
         cgroups: Vec::new(),
+        queues: Vec::new(),
         curve: Vec::new(),
         others: Vec::new(),
         unseen: Vec::new(),
@@ -79,6 +80,7 @@ fn waiting(count: u64, name: &str, channel: &str) -> Sighting {
         call: Some(call(name)),
         channel: Some(channel.into()),
         stack: Vec::new(),
+        ran_lately: false,
     }
 }
 
@@ -96,6 +98,7 @@ fn asleep(count: u64, threads: u64, futex: u64, is_lock: Option<bool>) -> Sighti
         call: Some(Call { futex: Some(futex), is_lock, ..Call::named("futex") }),
         channel: Some("futex_do_wait".into()),
         stack: Vec::new(),
+        ran_lately: false,
     }
 }
 
@@ -815,6 +818,91 @@ fn throttled_processors_are_named() {
     assert_eq!(main_wall(&evidence), Wall::Nothing);
 }
 
+/// A group commit with a condition variable for each thread: fifteen wait, and one flushes.
+fn group_commit() -> Evidence {
+    let waiter = |n: u64| Sighting { ran_lately: true, ..asleep(LOOKS, 1, 0x5000 + 64 * n, None) };
+    let mut evidence = mutex_around_a_flush(None);
+    evidence.sightings.splice(..1, (0..15).map(waiter));
+    evidence.queues = vec![Queue {
+        task: "fio".into(),
+        file: 0,
+        call: "fdatasync".into(),
+        looks: LOOKS,
+        looks_of_several: 0,
+        waits: 15 * LOOKS,
+        threads: 16,
+        leaders: 16,
+        leading_waiters: 16,
+        short: Pairs { held: 9000, held_woken: 10, ended: 6000, ended_woken: 3000, ends: 400 },
+        long: Pairs::default(),
+    }];
+    evidence
+}
+
+/// D1 of the review: only waiters of one futex were found.
+#[test]
+fn waiters_on_futexes_of_their_own_wait_for_the_thread_that_flushes() {
+    let evidence = group_commit();
+    let main = &judge(&evidence)[0];
+    assert_eq!((main.wall, main.share), (Wall::ProgramQueue, 15.0 / 16.0));
+    let words = "waiting for another thread of the program, which is in fdatasync: 15.0 threads";
+    assert!(main.verdict.contains(words), "{}", main.verdict);
+    assert_eq!(main.file.as_deref(), Some("/ext4/file"));
+    let line = "0.1 % of the waiters ran while it slept there, and 50 % when it went on.";
+    assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+}
+
+/// D1 of the review: a program that has a group commit was told to use one.
+#[test]
+fn a_program_that_batches_is_not_told_to() {
+    let mut evidence = group_commit();
+    let all_advice = |evidence: &Evidence| {
+        let findings = judge(evidence);
+        findings.into_iter().flat_map(|finding| finding.advice).collect::<Vec<_>>().join(" ")
+    };
+    let advice = all_advice(&evidence);
+    assert!(advice.contains("already serves several writes"), "{advice}");
+    assert!(!advice.contains("group commit") && !advice.contains("one thread"), "{advice}");
+    evidence.queues[0].short.ends = 3000;
+    assert!(all_advice(&evidence).contains("let one thread sync for all"));
+}
+
+/// Threads without work sleep as well while another flushes.
+#[test]
+fn threads_that_do_not_wake_with_the_flush_do_not_wait_for_it() {
+    let changed = |change: fn(&mut Queue)| {
+        let mut evidence = group_commit();
+        change(&mut evidence.queues[0]);
+        main_wall(&evidence)
+    };
+    assert_eq!(changed(|_| {}), Wall::ProgramQueue);
+    // They run at any time.
+    assert_eq!(changed(|queue| queue.short.held_woken = 4500), Wall::Flush);
+    // A pool with little work: one of them runs.
+    assert_eq!(changed(|queue| queue.short.ended_woken = 400), Wall::Flush);
+    // Flushes are seldom, or many at a time.
+    assert_eq!(changed(|queue| queue.looks = LOOKS / 3), Wall::Flush);
+    assert_eq!(changed(|queue| queue.looks_of_several = LOOKS / 2), Wall::Flush);
+    // They have not run for long.
+    let mut idle = group_commit();
+    idle.sightings.iter_mut().for_each(|sighting| sighting.ran_lately = false);
+    assert_eq!(main_wall(&idle), Wall::Flush);
+}
+
+/// Too short to see the waiters sleep through them.
+#[test]
+fn short_flushes_have_waiters_that_take_turns() {
+    let mut evidence = group_commit();
+    let ended = Pairs { held: 0, held_woken: 0, ended: 9000, ended_woken: 8000, ends: 600 };
+    evidence.queues[0].short = ended;
+    assert_eq!(main_wall(&evidence), Wall::ProgramQueue);
+    evidence.queues[0].short.ended_woken = 2000;
+    assert_eq!(main_wall(&evidence), Wall::Flush, "a pool of which one thread at a time works");
+    evidence.queues[0].short = ended;
+    evidence.queues[0].leading_waiters = 0;
+    assert_eq!(main_wall(&evidence), Wall::Flush, "nothing shows that they wait for it");
+}
+
 /// Names with a meaning, and arbitrary numbers.
 fn any_evidence() -> impl Strategy<Value = Evidence> {
     let name = || {
@@ -875,6 +963,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
             call,
             channel,
             stack,
+            ran_lately: count % 2 == 0,
         });
     let fs = prop_oneof![Just("ext4"), Just("xfs"), Just("btrfs"), Just("device"), Just("é")];
     let file = (

@@ -20,17 +20,21 @@ mod files;
 mod look;
 mod pace;
 mod process;
+mod queues;
 mod tally;
 mod trace;
 mod watched;
 
+use crate::channels::{self, Does};
 use crate::evidence::{Call, DirectIo, Evidence, SeenDevice, SeenFile, Sighting, Subject};
 use calls::{About, RawCall, Transfer};
 use cgroups::Cgroups;
 use devices::Devices;
 use files::Files;
+use look::normalised;
 use pace::Pace;
 use process::Process;
+use queues::{NAP, Part, Queues, Reading};
 use rustix::fs::makedev;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
@@ -60,6 +64,7 @@ const TRACED: &str = "lock waits, direct I/O and what rings hand to workers";
 pub(crate) fn parse(text: &[u8]) {
     look::parse_stat(text);
     look::parse_syscall(text);
+    look::parse_schedstat(text);
     look::parse_stack(text);
     look::parse_wchan(text);
     trace::text::parse(text);
@@ -214,6 +219,7 @@ struct Gathering {
     files: Files,
     devices: Devices,
     cgroups: Cgroups,
+    queues: Queues,
     calls: Calls,
     tally: Tally,
     tracer: Option<Tracer>,
@@ -239,6 +245,7 @@ impl Gathering {
             files: Files::default(),
             devices: Devices::default(),
             cgroups: Cgroups::default(),
+            queues: Queues::default(),
             calls: Calls::default(),
             tally: Tally::default(),
             tracer: tracer.ok(),
@@ -303,6 +310,7 @@ impl Gathering {
         self.looks += 1;
         self.files.next_look();
         self.calls.next_look();
+        let mut readings = Vec::new();
         for process in self.watched.processes.values_mut() {
             for (tid, name, look) in process.look(|name| self.watched.whom.includes(name)) {
                 let mut call = look.call.map(|call| {
@@ -311,15 +319,34 @@ impl Gathering {
                 if let (Some(call), Some(tracer)) = (&mut call, &self.tracer) {
                     name_file_of_ring(call, tid, tracer, &self.files);
                 }
+                let part = call.as_ref().and_then(|call| part(call, &self.files));
+                let runs = part.as_ref().and_then(|_| process.threads[&tid].runs(&process.dir));
+                let mut ran_lately = false;
+                if let (Some(part), Some(runs)) = (part, runs) {
+                    let thread = (process.pid, tid);
+                    let ran = self.queues.ran_lately(thread, runs, Instant::now());
+                    ran_lately = ran && part == Part::Waits;
+                    if ran_lately || part != Part::Waits {
+                        readings.push(Reading { thread, task: normalised(&name), part, runs });
+                    }
+                }
                 let place = Place {
                     task: name,
                     state: look.state,
                     call,
                     channel: look.channel,
                     stack: look.stack,
+                    ran_lately,
                 };
                 self.tally.add((process.pid, tid), place);
             }
+        }
+        if self.queues.look(readings) {
+            let read = |(pid, tid): (u32, u32)| {
+                let process = self.watched.processes.get(&pid)?;
+                process.threads.get(&tid)?.runs(&process.dir)
+            };
+            self.queues.nap(read, || thread::sleep(NAP));
         }
     }
 
@@ -361,6 +388,7 @@ impl Gathering {
             punts: traced.punts,
             cgroups: self.cgroups.finish(&numbers),
             devices,
+            queues: self.queues.finish(),
             curve: Vec::new(),
             others: Vec::new(),
             unseen: unseen.into_iter().collect(),
@@ -420,6 +448,21 @@ fn name_file_of_ring(call: &mut Call, tid: u32, tracer: &Tracer, files: &Files) 
         call.file = Some(file);
         call.extends = Some(extends);
     }
+}
+
+/// The part of a blocked call in a queue of the program.
+fn part(call: &Call, files: &Files) -> Option<Part> {
+    if call.futex.is_some() || matches!(call.name.as_str(), "semop" | "semtimedop") {
+        return Some(Part::Waits);
+    }
+    let file = call.file?;
+    let leads = match channels::does(&call.name)? {
+        Does::Syncs => true,
+        // Others seldom block.
+        Does::Writes => files.is_direct_or_durable(file),
+        Does::Reads | Does::Shapes | Does::Submits => false,
+    };
+    leads.then(|| Part::Leads { file, call: call.name.clone() })
 }
 
 /// Describes a call and its file.

@@ -2,7 +2,9 @@
 //! file costs a third of opening it. An open file cannot become that of another process with the
 //! same ID.
 
-use super::look::{InCall, Look, parse_stack, parse_stat, parse_syscall, parse_wchan};
+use super::look::{
+    InCall, Look, parse_schedstat, parse_stack, parse_stat, parse_syscall, parse_wchan,
+};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::io::{Errno, pread, read};
@@ -42,6 +44,7 @@ pub struct Thread {
     syscall: Source,
     /// The stack if readable, whose first function is the wait channel; otherwise the wait channel.
     place: Source,
+    schedstat: Source,
 }
 
 /// A file of /proc.
@@ -208,6 +211,7 @@ impl Thread {
             stat: source("stat"),
             syscall: source("syscall"),
             place: source(place),
+            schedstat: source("schedstat"),
         };
         thread.state(dir)?;
         Some(thread)
@@ -220,6 +224,11 @@ impl Thread {
         self.name = name;
         // Zombie or dead.
         (state != 'Z' && state != 'X').then_some(state)
+    }
+
+    /// How often it has run. None if it has ended, or the kernel does not count that.
+    pub fn runs(&self, dir: &OwnedFd) -> Option<u64> {
+        parse_schedstat(self.schedstat.read(dir, &mut [0; TEXT_MAX]).ok()?)
     }
 
     /// Samples its state. None if it has ended.

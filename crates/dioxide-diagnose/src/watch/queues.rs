@@ -110,19 +110,19 @@ impl Queues {
         !leaders.is_empty() && waiters > 0
     }
 
-    /// Counts a second reading of the same threads, a nap later.
-    pub fn nap(&mut self, runs: &HashMap<Tid, u64>) {
-        let before = std::mem::take(&mut self.before);
-        self.compare(&before, runs, |followed| &mut followed.short);
-        self.before = before;
-    }
-
-    /// The threads to read again.
-    pub fn threads(&self) -> impl Iterator<Item = Tid> {
-        // Waiters first and leaders last: what a leader slept through, its waiters did before.
-        let leads = |reading: &&Reading| reading.part != Part::Waits;
-        let (leaders, waiters): (Vec<_>, Vec<_>) = self.before.iter().partition(leads);
-        waiters.into_iter().chain(leaders).map(|reading| reading.thread).collect::<Vec<_>>().into_iter()
+    /// Counts two readings of the same threads, a nap apart. The first has the leaders first, and
+    /// the second has them last: if a leader slept through both, it slept while its waiters were
+    /// read.
+    pub fn nap(&mut self, read: impl Fn(Tid) -> Option<u64>, nap: impl FnOnce()) {
+        let leads = |reading: &Reading| reading.part != Part::Waits;
+        let (leaders, waiters) = self.before.iter().cloned().partition::<Vec<_>, _>(leads);
+        let still = |reading: &Reading| read(reading.thread) == Some(reading.runs);
+        let mut both: Vec<Reading> = leaders.into_iter().chain(waiters).filter(still).collect();
+        nap();
+        both.reverse();
+        let again = |reading: &Reading| Some((reading.thread, read(reading.thread)?));
+        let runs = both.iter().filter_map(again).collect();
+        self.compare(&both, &runs, |followed| &mut followed.short);
     }
 
     /// Between two readings a leader slept on, or all of a file moved. Who of their waiters ran?
@@ -195,6 +195,7 @@ impl Pairs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     fn waits(tid: u32, runs: u64) -> Reading {
         Reading { thread: (1, tid), task: "worker".into(), part: Part::Waits, runs }
@@ -205,16 +206,20 @@ mod tests {
         Reading { part, ..waits(tid, runs) }
     }
 
-    fn runs(of: &[(u32, u64)]) -> HashMap<Tid, u64> {
-        of.iter().map(|(tid, runs)| ((1, *tid), *runs)).collect()
-    }
-
     #[test]
     fn waiters_sleep_through_a_flush_and_wake_at_its_end() {
         let mut queues = Queues::default();
         assert!(queues.look(vec![leads(1, 10), waits(2, 20), waits(3, 30)]));
-        queues.nap(&runs(&[(1, 10), (2, 20), (3, 30)]));
-        queues.nap(&runs(&[(1, 11), (2, 21), (3, 30)]));
+        let first = |(_, tid): Tid| Some(u64::from(tid) * 10);
+        queues.nap(first, || ());
+        let is_over = Cell::new(false);
+        let then = |(_, tid): Tid| {
+            let ran = is_over.get() && tid < 3;
+            Some(u64::from(tid) * 10 + u64::from(ran))
+        };
+        queues.nap(then, || is_over.set(true));
+        // What ran before the nap is no evidence.
+        queues.nap(|_| Some(99), || ());
         // The leaders take turns.
         assert!(queues.look(vec![leads(2, 22), waits(1, 12), waits(3, 30)]));
         let queue = queues.finish().remove(0);

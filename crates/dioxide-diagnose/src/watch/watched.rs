@@ -12,7 +12,7 @@ use std::path::Path;
 /// The divisor of this process's descriptor limit that open thread files may use.
 const DESCRIPTORS_PART: u64 = 4;
 /// Open files per thread.
-const DESCRIPTORS_OF_THREAD: u64 = 3;
+const DESCRIPTORS_OF_THREAD: u64 = 4;
 
 #[derive(Debug)]
 pub struct Watched {

@@ -104,8 +104,9 @@ fn shares(waits: &[Wait]) -> Markup {
 
 /// Locks, durability, the device, and the rest.
 fn style(kind: Kind) -> Style {
+    use Kind::*;
     Style(match kind {
-        Kind::InodeLock | Kind::PositionLock | Kind::FileSystemLock | Kind::ProgramLock => 1,
+        InodeLock | PositionLock | FileSystemLock | ProgramLock | ProgramQueue => 1,
         Kind::Flush | Kind::JournalCommit => 2,
         Kind::Device => 0,
         Kind::PageCache => 3,
