@@ -27,6 +27,7 @@ use crate::channels::{self, Does, Kind, Surroundings};
 use crate::evidence::{Call, Evidence, Pairs, Queue, SeenDevice, SeenFile, Sighting};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A row of the wait table.
@@ -75,8 +76,43 @@ pub fn table(evidence: &Evidence) -> Vec<Wait> {
             samples,
         })
         .collect();
-    table.sort_by_key(|wait| (wait.share.is_none(), std::cmp::Reverse(wait.samples)));
+    table.sort_by_key(by_samples);
     table
+}
+
+/// The table with one row for waits that differ only in their file. Its `file` is then the number
+/// of files: `16 files`.
+pub fn over_files(table: &[Wait]) -> Vec<Wait> {
+    let mut rows: Vec<(Wait, BTreeSet<&str>)> = Vec::new();
+    for wait in table {
+        let is_same = |(row, _): &&mut (Wait, BTreeSet<&str>)| {
+            (row.kind, &row.function, &row.call, &row.task, row.share.is_some())
+                == (wait.kind, &wait.function, &wait.call, &wait.task, wait.share.is_some())
+                && row.file.is_some() == wait.file.is_some()
+        };
+        match rows.iter_mut().find(is_same) {
+            Some((row, files)) => {
+                row.share = row.share.zip(wait.share).map(|(one, other)| (one + other).min(1.0));
+                row.threads += wait.threads;
+                row.samples = row.samples.saturating_add(wait.samples);
+                files.extend(wait.file.as_deref());
+            }
+            None => rows.push((wait.clone(), wait.file.as_deref().into_iter().collect())),
+        }
+    }
+    let mut merged: Vec<Wait> = rows
+        .into_iter()
+        .map(|(row, files)| match files.len() {
+            0 | 1 => row,
+            count => Wait { file: Some(format!("{count} files")), ..row },
+        })
+        .collect();
+    merged.sort_by_key(by_samples);
+    merged
+}
+
+fn by_samples(wait: &Wait) -> (bool, Reverse<u64>) {
+    (wait.share.is_none(), Reverse(wait.samples))
 }
 
 /// A sighting with its classification.

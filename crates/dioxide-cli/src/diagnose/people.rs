@@ -9,7 +9,7 @@ use dioxide::text;
 use dioxide_diagnose::evidence::{Rw, Subject, Workload};
 use dioxide_diagnose::finding::Finding;
 use dioxide_diagnose::usl::Fit;
-use dioxide_diagnose::waits::Wait;
+use dioxide_diagnose::waits::{Wait, over_files};
 use dioxide_diagnose::words::{counted, percent, rate, threads};
 use rustix::termios::tcgetwinsize;
 use std::collections::BTreeSet;
@@ -108,7 +108,8 @@ fn waits(diagnosis: &Diagnosis) -> String {
     let is_of_program = matches!(diagnosis.evidence.subject, Subject::Program { .. });
     // The file of a workload is the scratch file.
     let columns = &COLUMNS[..if is_of_program { COLUMNS.len() } else { COLUMNS.len() - 1 }];
-    let (shown, hidden) = shown(&diagnosis.waits);
+    let merged = over_files(&diagnosis.waits);
+    let (shown, hidden) = shown(&merged);
     let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
     let rows =
         shown.iter().map(|wait| columns.iter().map(|(_, cell)| cell(wait)).collect()).collect();

@@ -146,7 +146,7 @@ fn writes_that_were_traced_say_why_the_lock_is_exclusive() {
     assert_eq!(main.wall, Wall::ExtendingWrites);
     assert_eq!(main.file.as_deref(), Some("/ext4/file"));
     assert!(main.verdict.starts_with(
-        "94 % of the time in I/O waits for the lock of the inode in ext4_file_write_iter: a direct \
+        "94 % of I/O time is spent waiting for the lock of the inode in ext4_file_write_iter: a direct \
          write past the end of the file is exclusive on ext4."
     ));
     assert!(main.evidence.iter().any(|line| line.contains("40 % ended beyond the end")));
@@ -520,6 +520,13 @@ fn the_curve_and_the_other_ways_are_told() {
     assert!(!main.advice[1].contains(" here"), "nothing was measured: {}", main.advice[1]);
     evidence.others[0].iops = vec![3300.0];
     assert!(judge(&evidence)[0].advice[0].contains("which is no gain"));
+    // The larger measured gain comes first, and a measured loss last.
+    let preallocated =
+        |iops| OtherWay { path: "preallocated".into(), iops: vec![iops], numjobs: 64 };
+    evidence.others.push(preallocated(90_000.0));
+    assert!(judge(&evidence)[0].advice[0].contains("(90.0k/s here, 28 times as much)"));
+    evidence.others[1] = preallocated(1000.0);
+    assert!(judge(&evidence)[0].advice[1].contains("which is less"));
 }
 
 #[test]
@@ -717,6 +724,104 @@ fn a_device_says_that_it_has_no_cache() {
     let main = &judge(&evidence)[0];
     let line = "loop0 says that it has no volatile cache.";
     assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+}
+
+/// D2 of the review: sixteen files gave 41 near-identical rows.
+#[test]
+fn waits_that_differ_only_in_their_file_are_one_row() {
+    let files = (0..16).map(|n| SeenFile { path: format!("/ext4/{n}"), ..file("ext4") });
+    let on = |n, name, channel| Sighting {
+        call: Some(Call { file: Some(n), ..call(name) }),
+        ..waiting(LOOKS, name, channel)
+    };
+    let flushes = (0..16).map(|n| on(n, "fdatasync", "submit_bio_wait"));
+    let writes = [on(3, "pwrite64", "__iomap_dio_rw")];
+    let evidence = evidence(files.collect(), flushes.chain(writes).collect());
+    let table = waits::table(&evidence);
+    assert_eq!(table.len(), 17);
+    let rows = waits::over_files(&table);
+    let files: Vec<_> = rows.iter().map(|row| row.file.as_deref()).collect();
+    assert_eq!(files, [Some("16 files"), Some("/ext4/3")]);
+    assert!((rows[0].share.unwrap() - 16.0 / 17.0).abs() < 1e-9);
+    assert_eq!((rows[0].threads, rows[0].samples), (16.0, 16 * LOOKS));
+}
+
+/// D3 of the review: "nothing helps" stood beside a measured gain.
+#[test]
+fn the_advice_for_overlayfs_does_not_contradict_its_measurement() {
+    let mut evidence = locked("overlay", "ovl_write_iter");
+    evidence.subject = workload(Rw::Append);
+    evidence.curve = vec![Step { numjobs: 64, iops: vec![2000.0] }];
+    evidence.others = vec![OtherWay { path: "dioxide".into(), numjobs: 64, iops: vec![12_400.0] }];
+    let main = &judge(&evidence)[0];
+    assert!(main.advice[0].contains("(12.4k/s here, 6.2 times as much)"), "{:?}", main.advice);
+    assert!(!main.advice.join(" ").contains("Nothing helps"), "{:?}", main.advice);
+}
+
+/// D5 of the review: fsync over written blocks was explained by unwritten space, and fdatasync,
+/// which helps, came last.
+#[test]
+fn fsync_of_an_unchanged_file_is_told_to_be_fdatasync() {
+    let of = |name: &str| {
+        evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, name, "jbd2_log_wait_commit")])
+    };
+    let mut fsync = of("fsync");
+    let main = &judge(&fsync)[0];
+    assert!(main.verdict.contains("the time of each write"), "{}", main.verdict);
+    assert!(main.advice[0].contains("fdatasync in place of fsync"), "{:?}", main.advice);
+    fsync.files[0].size_bytes = Some((1 << 20, 1 << 21));
+    let main = &judge(&fsync)[0];
+    assert!(main.verdict.contains("changes metadata"), "{}", main.verdict);
+    assert!(main.advice[0].contains("Growth::Zeroed"), "{:?}", main.advice);
+    // It calls fdatasync already.
+    let advice = judge(&of("fdatasync"))[0].advice.join(" ");
+    assert!(!advice.contains("Use fdatasync"), "{advice}");
+}
+
+/// D5 of the review.
+#[test]
+fn dioxide_run_is_advised_for_direct_files_only() {
+    let runs = |evidence: &Evidence| judge(evidence)[0].advice.join(" ").contains("dioxide run P");
+    let mut flushes =
+        evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "fdatasync", "submit_bio_wait")]);
+    let mut appends = locked("ext4", "ext4_file_write_iter");
+    appends.files[0].size_bytes = Some((1 << 20, 1 << 21));
+    assert!(runs(&flushes) && runs(&appends));
+    flushes.files[0].is_direct = false;
+    assert!(!runs(&flushes));
+}
+
+/// D5 of the review: what helps in holes depends on the kernel.
+#[test]
+fn advice_for_holes_depends_on_the_kernel() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    evidence.files[0].allocated_bytes = Some((1 << 20, 1 << 21));
+    let advice = |evidence: &Evidence| judge(evidence)[0].advice.join(" ");
+    assert!(advice(&evidence).contains("Writes into it run side by side"));
+    evidence.kernel_release = "6.1.0-18-amd64".into();
+    assert!(advice(&evidence).contains("fill the space with zeros"), "{}", advice(&evidence));
+    evidence.kernel_release = "7.3.0".into();
+    assert_eq!(main_wall(&evidence), Wall::FileLock);
+}
+
+/// D6 of the review: by path, the file of a workload is also open without O_DIRECT, to prepare it.
+/// One lock then had two causes, with advice for ext4, and the waits for pages had no finding.
+#[test]
+fn a_workload_on_btrfs_has_one_cause() {
+    let mut evidence = locked("btrfs", "btrfs_inode_lock");
+    evidence.files[0].is_buffered = true;
+    evidence.sightings.push(waiting(12 * LOOKS, "pwrite64", "folio_wait_bit"));
+    let stack = ["btrfs_inode_lock", "btrfs_buffered_write", "btrfs_direct_write"];
+    evidence.sightings.push(within(&stack, waiting(2 * LOOKS, "pwrite64", "btrfs_inode_lock")));
+    for rw in [Rw::Append, Rw::Hole, Rw::Overwrite] {
+        evidence.subject = workload(rw);
+        let findings = judge(&evidence);
+        let walls: Vec<Wall> = findings.iter().map(|finding| finding.wall).collect();
+        assert_eq!(walls, [Wall::BufferedWrites], "{rw:?}");
+        assert!((findings[0].share - 29.0 / 30.0).abs() < 1e-9, "{}", findings[0].share);
+        assert!(findings[0].verdict.contains("40 % for pages of the cache"));
+        assert!(findings[0].advice.join(" ").contains("chattr +C"));
+    }
 }
 
 fn stopped(count: u64, state: char) -> Sighting {

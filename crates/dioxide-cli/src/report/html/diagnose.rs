@@ -13,7 +13,7 @@ use dioxide_diagnose::channels::Kind;
 use dioxide_diagnose::evidence::{OtherWay, Step};
 use dioxide_diagnose::finding::{Finding, Wall};
 use dioxide_diagnose::usl::{Fit, Prediction};
-use dioxide_diagnose::waits::Wait;
+use dioxide_diagnose::waits::{Wait, over_files};
 use dioxide_diagnose::words::percent;
 use maud::{Markup, html};
 
@@ -35,17 +35,18 @@ pub fn page(document: &Document) -> String {
 }
 
 fn section(document: &Document, diagnosis: &Diagnosis) -> Markup {
+    let rows = over_files(&diagnosis.waits);
     html! {
         section {
             (page::heading(&title(document, diagnosis)))
             @for finding in &diagnosis.findings { (verdict(finding)) }
             div.plots {
-                @if diagnosis.waits.iter().any(is_drawn) { (shares(&diagnosis.waits)) }
+                @if diagnosis.waits.iter().any(is_drawn) { (shares(&rows)) }
                 @if !diagnosis.evidence.curve.is_empty() { (scaling(diagnosis)) }
             }
             @if !diagnosis.waits.is_empty() {
                 h3 { "Where the threads were" }
-                (page::table(&waits(&diagnosis.waits)))
+                (page::table(&waits(&rows)))
             }
             @if !diagnosis.evidence.curve.is_empty() {
                 h3 { "Rate by threads" }
