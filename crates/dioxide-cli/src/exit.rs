@@ -1,5 +1,7 @@
-//! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's), 3
-//! slower than allowed, 4 the observed program was stopped, 128 + signal interrupted.
+//! The final message of the process and its exit code.
+//!
+//! 0 success, 1 failure, 2 usage (clap's), 3 slower than allowed, 4 the observed program was
+//! stopped, 128 + signal interrupted.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;

@@ -51,6 +51,17 @@ pub struct Wait {
     pub samples: u64,
 }
 
+impl Wait {
+    /// The object of the wait, in words.
+    pub fn object(&self) -> &'static str {
+        let is_sync = self.call.as_deref().is_some_and(channels::syncs);
+        match self.kind {
+            Kind::PageCache if is_sync => "writeback of dirty pages",
+            kind => kind.name(),
+        }
+    }
+}
+
 /// The rows of the table: time in I/O first, by its share, then the rest by the number of threads.
 pub fn table(evidence: &Evidence) -> Vec<Wait> {
     let seen = seen(evidence);
@@ -301,8 +312,8 @@ fn writers(evidence: &Evidence, task: &str) -> (u64, u64) {
 /// - It is the only one. Threads that work on their own are seldom alone for most of the time.
 /// - The waiters sleep while it does, and run when it goes on. Other threads run at any time.
 /// - If the calls are too short to show that, the waiters must be in such a call themselves, in
-///   turn, and nearly all run at its end. Threads of a pool with little work also take turns, but
-///   only one of them runs.
+///   turn. Nearly all of them must run at its end. Threads of a pool with little work also take
+///   turns, but only one of them runs.
 pub(crate) fn queues(evidence: &Evidence) -> Vec<&Queue> {
     let is_one = |queue: &&Queue| {
         per_look(queue.waits, evidence) >= WAITERS_MIN

@@ -117,7 +117,7 @@ fn waits(diagnosis: &Diagnosis) -> String {
     let rest = if hidden.is_empty() {
         String::new()
     } else {
-        format!("({} more in the JSON)\n", hidden.len())
+        format!("({} more with --json)\n", hidden.len())
     };
     format!("{table}\n{rest}")
 }
@@ -138,7 +138,7 @@ pub type Column = (&'static str, fn(&Wait) -> String);
 pub const COLUMNS: [Column; 7] = [
     ("share", |wait| wait.share.map_or("-".into(), percent)),
     ("threads", |wait| format!("{:.1}", wait.threads)),
-    ("waits for", |wait| wait.kind.name().into()),
+    ("waits for", |wait| wait.object().into()),
     ("in", |wait| known(&wait.function)),
     ("call", |wait| known(&wait.call)),
     ("task", |wait| wait.task.clone()),
@@ -177,11 +177,12 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
             let rounds = evidence.curve.first().map_or(0, |step| step.iops.len());
             let runtime = diagnosis.asked.and_then(|asked| asked.runtime_ms).unwrap_or(0);
             format!(
-                "{}: {}, {}; {} threads, {rounds} {} of {runtime} ms each",
+                "{}: {}, {}; {} {}, {rounds} {} of {runtime} ms each",
                 heading(workload),
-                if workload.is_durable { "every write durable" } else { "durable at the end" },
+                if workload.is_durable { "every write durable" } else { "synced once at the end" },
                 place(document, workload),
                 steps.join(", "),
+                if steps == ["1"] { "thread" } else { "threads" },
                 if rounds == 1 { "round" } else { "rounds" },
             )
         }
@@ -283,7 +284,7 @@ fn range(rates: &[f64]) -> String {
 fn cost(diagnosis: &Diagnosis) -> Option<String> {
     let last = diagnosis.evidence.curve.last()?;
     Some(format!(
-        "These runs were not watched; the one that was, with {}, did {} ({} without).",
+        "These rates are unobserved; the observed run, with {}, did {} ({} unobserved).",
         threads(last.numjobs),
         rate(diagnosis.watched_iops?),
         range(&last.iops)
@@ -329,6 +330,7 @@ fn wall(diagnosis: &Diagnosis) -> String {
 mod tests {
     use super::super::document::examples::{appends, document};
     use super::*;
+    use dioxide_diagnose::evidence::SeenFile;
 
     fn printed(diagnoses: Vec<Diagnosis>, verbose: bool) -> String {
         let mut out = Vec::new();
@@ -350,7 +352,7 @@ mod tests {
         expect_in_order(
             &text,
             &[
-                "Appends of 4 KiB: durable at the end, ext4; 1, 2, 4, 8, 16, 32, 64 threads, 3 \
+                "Appends of 4 KiB: synced once at the end, ext4; 1, 2, 4, 8, 16, 32, 64 threads, 3 \
                  rounds of 200 ms each",
                 "lock of the inode",
                 "\n  seen: ",
@@ -361,7 +363,7 @@ mod tests {
                 "x 1 thread  by the law",
                 "preallocated",
                 "11.33",
-                "the one that was, with 64 threads, did 3500/s",
+                "the observed run, with 64 threads, did 3500/s",
                 "Not seen: stacks: for root only.",
             ],
         );
@@ -387,6 +389,37 @@ mod tests {
             text.contains("No fit of the Universal Scalability Law: 2 different numbers"),
             "{text}"
         );
+    }
+
+    /// Names chosen by the watched program must not control the terminal.
+    #[test]
+    fn escape_sequences_of_the_program_reach_no_terminal() {
+        let evil = "\x1b[2Jevil";
+        let mut evidence = appends(2).evidence;
+        evidence.subject = Subject::Program { pid: 1, command: evil.into(), processes: 1 };
+        evidence.curve.clear();
+        evidence.unseen = vec![evil.into()];
+        evidence.files = vec![SeenFile {
+            path: format!("/{evil}"),
+            fs: Some("ext4".into()),
+            device: (7, 0),
+            inode: 12,
+            is_direct: true,
+            is_buffered: false,
+            is_durable: false,
+            is_sync: false,
+            size_bytes: None,
+            allocated_bytes: None,
+        }];
+        for sighting in &mut evidence.sightings {
+            sighting.task = evil.into();
+            sighting.channel = sighting.channel.take().map(|_| evil.into());
+            sighting.call.iter_mut().for_each(|call| call.file = Some(0));
+        }
+        let text = printed(vec![Diagnosis::of_program(evidence)], true);
+        assert!(!text.contains('\x1b'), "{text}");
+        // The title, the finding, the wait table's function, task and file, and the last line.
+        assert!(text.matches("evil").count() >= 6, "{text}");
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Disk {
         self.sysfs.iter().map(fua).try_fold(true, |all, one| Some(all & one?))
     }
 
-    /// The requests that its queue holds. None for several, and where the kernel does not report it.
+    /// The requests that its queue holds. None for several, or if the kernel does not report it.
     pub fn queue_max(&self) -> Option<u64> {
         let [sysfs] = &self.sysfs[..] else { return None };
         fs::read_to_string(whole(sysfs).join("queue/nr_requests")).ok()?.trim().parse().ok()
@@ -106,8 +106,8 @@ impl Disk {
     }
 }
 
-/// The whole device of a number, and the devices below it: members of a dm or md device, and the
-/// device of a loop device's file.
+/// The whole device of a number, and the devices below it. These are the members of a dm or md
+/// device, and the device of a loop device's file.
 pub fn below(number: u64) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     let mut left = vec![number];

@@ -151,7 +151,7 @@ fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
     let share = waits::part(cached, case.count(is_its));
     let because = || {
         format!(
-            "{} of the time in I/O on {} is spent on writing through the cache, although it is \
+            "{} of I/O time on {} is spent on writing through the cache, although it is \
              open O_DIRECT.",
             percent(share),
             file.path
@@ -178,7 +178,7 @@ impl Writes {
     }
 
     fn sighted(case: &Case<'_>, file: &SeenFile) -> Option<Self> {
-        let mut writes = Self { source: "writes sighted", count: 0, extend: 0, unaligned: 0 };
+        let mut writes = Self { source: "writes sampled", count: 0, extend: 0, unaligned: 0 };
         let its = |seen: &&Seen<'_>| seen.file.is_some_and(|its| std::ptr::eq(its, file));
         for seen in case.seen.iter().filter(its) {
             if let Some(call) = &seen.sighting.call

@@ -68,17 +68,12 @@ pub fn nothing(case: &Case<'_>, walls: f64) -> Finding {
     let share = if case.in_io == 0 { 0.0 } else { (1.0 - walls).clamp(0.0, 1.0) };
     let unknown = strangers(case);
     evidence.extend(
-        unknown
-            .iter()
-            .map(|function| format!("Not known here, and no I/O that is known: {function}.")),
+        unknown.iter().map(|function| format!("Unrecognised, and not in known I/O: {function}.")),
     );
     let in_io = waits::per_look(case.in_io, case.evidence);
     let is_most_unknown = case.threads(is_stranger) > in_io.max(1.0);
-    let nothing = if is_most_unknown {
-        "Nothing that is known here serialises"
-    } else {
-        "Nothing serialises"
-    };
+    let nothing =
+        if is_most_unknown { "No recognised wait serialises" } else { "Nothing serialises" };
     let verdict = format!("{nothing}: {why}. {does}");
     Finding { wall: Wall::Nothing, share, file: None, verdict, evidence, advice: Vec::new() }
 }
@@ -164,7 +159,7 @@ fn kinds(case: &Case<'_>) -> Vec<String> {
     if shares.is_empty() {
         Vec::new()
     } else {
-        vec![format!("Of the time in I/O: {}.", shares.join(", "))]
+        vec![format!("Of I/O time: {}.", shares.join(", "))]
     }
 }
 
@@ -205,7 +200,7 @@ pub fn processor(case: &Case<'_>) -> Option<Finding> {
             counted(cpus as u64, "processor")
         ),
         evidence: Vec::new(),
-        advice: if case.in_io > 0 {
+        advice: if case.in_io > 0 && !is_idle(case) {
             vec!["Larger or merged operations cost less processor time for each byte.".into()]
         } else {
             Vec::new()
@@ -227,12 +222,12 @@ pub fn unknown(case: &Case<'_>) -> Finding {
         share,
         file: None,
         verdict: format!(
-            "{} of the time in I/O waits in functions that are not known here: {}.",
+            "{} of I/O time is spent waiting in unrecognised functions: {}.",
             percent(share),
             list(&functions)
         ),
         evidence: functions.iter().map(|function| format!("Seen in {function}.")).collect(),
-        advice: vec!["As root, stacks tell more: the wait table has them.".into()],
+        advice: vec!["Run as root to see also stacks, in the wait table.".into()],
     }
 }
 

@@ -111,9 +111,8 @@ fn warn_if_thin(case: &Case<'_>, main: &mut Finding) {
     if looks < LOOKS_THIN
         || case.in_io < SIGHTINGS_THIN && !matches!(main.wall, Wall::Nothing | Wall::Stopped)
     {
-        let seen = counted(case.in_io, "sighting");
-        main.verdict +=
-            &format!(" The evidence is thin: {seen} in I/O, in {}.", counted(looks, "look"));
+        let seen = counted(case.in_io, "sample");
+        main.verdict += &format!(" The evidence is thin: {seen} in I/O, of {looks} passes.");
     }
 }
 

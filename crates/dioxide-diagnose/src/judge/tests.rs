@@ -669,7 +669,7 @@ fn locks_of_files_are_locks_of_the_program() {
 fn functions_that_are_not_known_are_named_outside_of_io_as_well() {
     let sighting = Sighting { call: None, ..waiting(8 * LOOKS, "", "zfs_rangelock_enter") };
     let main = &judge(&evidence(vec![], vec![sighting]))[0];
-    assert!(main.verdict.starts_with("Nothing that is known here serialises"), "{}", main.verdict);
+    assert!(main.verdict.starts_with("No recognised wait serialises"), "{}", main.verdict);
     assert!(main.evidence.iter().any(|line| line.contains("zfs_rangelock_enter, 8.00 threads")));
 }
 

@@ -1,5 +1,5 @@
 //! Threads that wait for a futex or a semaphore while another thread of the program writes or syncs
-//! a file: counts that show whether the one wait is for the other.
+//! a file.
 //!
 //! A thread without work and a follower of a group commit sleep alike. But the follower wakes when
 //! the flush of its leader ends, and not before. The kernel counts how often a thread has run
@@ -77,8 +77,8 @@ impl Queues {
         last.at.is_some_and(|at| now.duration_since(at) < LATELY)
     }
 
-    /// Counts a pass: its leaders, and its waiters that ran lately. Returns whether a second reading
-    /// would show anything.
+    /// Counts a pass: its leaders, and its waiters that ran lately. Returns whether a second
+    /// reading would show anything.
     pub fn look(&mut self, now: Vec<Reading>) -> bool {
         let runs = now.iter().map(|reading| (reading.thread, reading.runs)).collect();
         let before = std::mem::take(&mut self.before);
@@ -218,7 +218,7 @@ mod tests {
             Some(u64::from(tid) * 10 + u64::from(ran))
         };
         queues.nap(then, || is_over.set(true));
-        // What ran before the nap is no evidence.
+        // A thread that ran before the nap is no evidence.
         queues.nap(|_| Some(99), || ());
         // The leaders take turns.
         assert!(queues.look(vec![leads(2, 22), waits(1, 12), waits(3, 30)]));

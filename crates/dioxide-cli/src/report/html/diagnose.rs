@@ -85,7 +85,7 @@ fn shares(waits: &[Wait]) -> Markup {
         let share = wait.share.unwrap_or_default();
         let place = wait.function.as_ref().map(|function| format!(" in {function}"));
         Bar {
-            name: format!("{}{}", wait.kind.name(), place.unwrap_or_default()),
+            name: format!("{}{}", wait.object(), place.unwrap_or_default()),
             style: style(wait.kind),
             value: share,
             text: percent(share),
@@ -95,7 +95,7 @@ fn shares(waits: &[Wait]) -> Markup {
     let bars: Vec<Bar> = waits.iter().filter(|wait| is_drawn(wait)).map(bar).collect();
     let words: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.name, bar.text)).collect();
     Bars {
-        title: "Share of the time in I/O".into(),
+        title: "Share of I/O time".into(),
         description: words.join(", ") + ".",
         bars,
         full: Some(1.0),
