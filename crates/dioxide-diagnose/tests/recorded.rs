@@ -29,6 +29,7 @@ const EXPECTED: &[(&str, &[Wall])] = &[
     ("ext4-log-thread-limited", &[Wall::CgroupLimit]),
     ("ext4-postgres-commits-limited", &[Wall::CgroupLimit]),
     ("ext4-postgres-commits", &[Wall::ProgramQueue]),
+    ("ext4-rocksdb-commits", &[Wall::ProgramQueue]),
     // One client gives work to one thread of a pool at a time. The others wait for work.
     ("ext4-pool", &[Wall::Flush]),
 ];
@@ -140,7 +141,7 @@ fn followers_wait_for_the_thread_that_flushes() {
         assert!(advice.contains("already serves several writes"), "{name}: {advice}");
         of_queues += 1;
     }
-    assert!(of_queues >= 4);
+    assert!(of_queues >= 5);
 }
 
 #[test]

@@ -353,7 +353,7 @@ mod tests {
             &text,
             &[
                 "Appends of 4 KiB: synced once at the end, ext4; 1, 2, 4, 8, 16, 32, 64 threads, 3 \
-                 rounds of 200 ms each",
+                 rounds of 200 ms\neach",
                 "lock of the inode",
                 "\n  seen: ",
                 "\n  advice: ",

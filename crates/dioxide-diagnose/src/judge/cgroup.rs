@@ -28,19 +28,15 @@ pub fn of_io(case: &Case<'_>) -> Option<Finding> {
     let done = case.per_second(io.done);
     let device = io.device_name.clone().unwrap_or(format!("{}:{}", io.device.0, io.device.1));
     let file = format!("{}/{}", group.path, io.file);
-    let (what, of) = match io.quantity.as_str() {
-        "riops" => ("reads", rate as fn(f64) -> String),
-        "wiops" => ("writes", rate as fn(f64) -> String),
-        "rbps" => ("bytes read", bytes_rate as fn(f64) -> String),
-        _ => ("bytes written", bytes_rate as fn(f64) -> String),
-    };
+    let what = if io.quantity.starts_with('r') { "reads" } else { "writes" };
+    let of = if io.quantity.ends_with("iops") { rate } else { bytes_rate };
     let is_io = |kind| !matches!(kind, Kind::Processor | Kind::Unknown);
     Some(Finding {
         wall: Wall::CgroupLimit,
         share: case.share(|seen| is_io(seen.kind)),
         file: None,
         verdict: format!(
-            "The cgroup limits I/O: {} allows {} {what} on {device}, and {} were done.",
+            "The cgroup limits I/O: {} allows {what} on {device} at {}, and {} were done.",
             group.path,
             of(io.per_second as f64),
             of(done)

@@ -295,6 +295,18 @@ fn flushes_are_a_wall() {
     assert!(judge(&evidence)[0].verdict.contains("one thread at a time flushes"));
 }
 
+/// D14 of the review.
+#[test]
+fn one_thread_that_flushes_is_no_serialisation() {
+    let alone = Sighting { threads: 1, ..waiting(LOOKS, "pwrite64", "submit_bio_wait") };
+    let mut evidence = evidence(vec![file("ext4")], vec![alone]);
+    evidence.files[0].is_durable = true;
+    let main = &judge(&evidence)[0];
+    assert!(main.verdict.contains("no thread waits for another"), "{}", main.verdict);
+    evidence.sightings[0].threads = 16;
+    assert!(!judge(&evidence)[0].verdict.contains("no thread waits for another"));
+}
+
 /// Without a stack, `submit_bio_wait` on a device is data, unless it is synced.
 #[test]
 fn a_device_waits_for_data_and_for_flushes_in_one_function() {
@@ -885,7 +897,7 @@ fn a_limit_of_the_cgroup_is_named_with_its_rate_and_its_file() {
     assert_eq!(main.wall, Wall::CgroupLimit);
     assert_eq!(
         main.verdict,
-        "The cgroup limits I/O: /sys/fs/cgroup/job allows 150/s writes on loop0, and 149/s were \
+        "The cgroup limits I/O: /sys/fs/cgroup/job allows writes on loop0 at 150/s, and 149/s were \
          done."
     );
     let line = "io.pressure: a thread of the cgroup waited for I/O in 80 % of the time.";

@@ -10,6 +10,8 @@
 //! | wait channel | `wchan` | the owner of the process, and root |
 //! | call, file, offset | `syscall`, `/proc/PID/fd`, `mem` | the same, if `ptrace_scope` allows |
 //! | kernel stack | `stack` | root |
+//! | runs, of waiters on futexes | `schedstat` | all users |
+//! | limits | `/proc/PID/cgroup`, and the cgroup's directory | all users |
 //!
 //! [`Evidence::unseen`] names unavailable evidence, with the reason.
 

@@ -51,6 +51,14 @@ impl Watched {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open_threads_max = descriptors / DESCRIPTORS_PART / DESCRIPTORS_OF_THREAD;
         process.threads.clear();
+        let mut unseen = BTreeSet::new();
+        if !Path::new("/proc/thread-self/schedstat").exists() {
+            unseen.insert(
+                "queues of the program: this kernel does not count how often threads run \
+                 (CONFIG_SCHED_INFO)"
+                    .to_owned(),
+            );
+        }
         let mut watched = Self {
             whom,
             pid,
@@ -58,7 +66,7 @@ impl Watched {
             processes: BTreeMap::new(),
             refused: BTreeSet::new(),
             open_threads_max: open_threads_max as usize,
-            unseen: BTreeSet::new(),
+            unseen,
         };
         watched.add(process);
         Ok(watched)
