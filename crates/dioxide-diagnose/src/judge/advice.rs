@@ -78,9 +78,9 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, may_run: bool) -> 
         (Cause::Extends, _) if is_old_ext4 => (
             format!("With dioxide: File::append with Growth::Zeroed{dioxide}, which fills the \
                 space ahead of the writers with zeros.{as_it_is}"),
-            "Without dioxide: fill the file with zeros first, write inside of it, and truncate it at \
-             the end. Allocated space alone (posix_fallocate) does not help before \
-             Linux 6.3: ext4 takes the lock exclusively for it until it has been written."
+            "Without dioxide: fill the file with zeros first, write inside of it, and truncate it \
+             at the end. Allocated space alone (posix_fallocate) does not help before Linux 6.3: \
+             ext4 takes the lock exclusively for it until it has been written."
                 .to_owned(),
         ),
         (Cause::Extends, Some("btrfs")) => (

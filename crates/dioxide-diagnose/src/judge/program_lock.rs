@@ -25,9 +25,9 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
         share,
         file: only(&case.files(is_held)).map(str::to_owned),
         verdict: format!(
-            "{} of I/O time is spent waiting for a lock of the program itself: {} wait for one futex, \
-             while {} are in {}. It is the program that lets only one do so at a time, not the \
-             kernel.{}",
+            "{} of I/O time is spent waiting for a lock of the program itself: {} wait for one \
+             futex, while {} are in {}. It is the program that lets only one do so at a time, not \
+             the kernel.{}",
             percent(share),
             mean(waiting, "thread"),
             mean(case.threads(is_held), "thread"),

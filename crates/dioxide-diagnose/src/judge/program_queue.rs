@@ -99,8 +99,8 @@ fn advice(case: &Case<'_>) -> Vec<String> {
     }
     let is_of_journal = case.share(|seen| seen.kind == Kind::JournalCommit) > 0.0;
     let mut lines = vec![
-        "Each flush already serves several writes, so a shorter flush helps: a power-loss-protected \
-         drive, or O_DSYNC writes where the device has FUA."
+        "Each flush already serves several writes, so a shorter flush helps: a \
+         power-loss-protected drive, or O_DSYNC writes where the device has FUA."
             .to_owned(),
     ];
     if is_of_journal {

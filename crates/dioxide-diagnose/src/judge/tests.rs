@@ -146,8 +146,8 @@ fn writes_that_were_traced_say_why_the_lock_is_exclusive() {
     assert_eq!(main.wall, Wall::ExtendingWrites);
     assert_eq!(main.file.as_deref(), Some("/ext4/file"));
     assert!(main.verdict.starts_with(
-        "94 % of I/O time is spent waiting for the lock of the inode in ext4_file_write_iter: a direct \
-         write past the end of the file is exclusive on ext4."
+        "94 % of I/O time is spent waiting for the lock of the inode in ext4_file_write_iter: a \
+         direct write past the end of the file is exclusive on ext4."
     ));
     assert!(main.evidence.iter().any(|line| line.contains("40 % ended beyond the end")));
     evidence.direct = Some(vec![direct(60), DirectIo { is_aligned: false, ..direct(40) }]);
