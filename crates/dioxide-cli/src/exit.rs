@@ -1,6 +1,8 @@
-//! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's) or
-//! no measurement, 3 slower than allowed, 128 + signal interrupted. 126 and 127 are of a program
-//! that `run` cannot start.
+//! The final message of the process and its exit code.
+//!
+//! 0 success, 1 failure, 2 usage (clap's) or no measurement, 3 slower than allowed, 4 the observed
+//! program was stopped, 128 + signal interrupted. 126 and 127 are of a program that `run` cannot
+//! start.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
@@ -49,8 +51,21 @@ impl std::fmt::Display for NotStarted {
 
 impl std::error::Error for NotStarted {}
 
-/// The code that distinguishes it from an error.
+/// The observed program was stopped, so there is no verdict on it.
+#[derive(Debug)]
+pub struct Stopped(pub u32);
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {} was stopped: continue it, and repeat", self.0)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// The codes that distinguish these from an error.
 const REGRESSION: u8 = 3;
+const STOPPED: u8 = 4;
 
 /// There is no verdict.
 #[derive(Debug)]
@@ -87,6 +102,8 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
         ExitCode::from(REGRESSION)
     } else if error.is::<Unmeasured>() {
         ExitCode::from(UNMEASURED)
+    } else if error.is::<Stopped>() {
+        ExitCode::from(STOPPED)
     } else {
         ExitCode::FAILURE
     }

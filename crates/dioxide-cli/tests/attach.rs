@@ -13,11 +13,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{FileExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Verdicts that are no bottlenecks.
@@ -226,6 +226,20 @@ fn who_only_computes_is_well() -> TrialResult {
     expect_no_wall(&Program::spawn(command.args(["-c", "while :; do :; done"]), Signal::KILL))
 }
 
+/// D4 of the review: a stopped program was reported healthy, with exit code 0.
+fn a_stopped_program_is_not_healthy() -> TrialResult {
+    let sleeper = Program::start("sleep 3600", Path::new("/"));
+    kill_process(Pid::from_child(&sleeper.child), Signal::STOP)?;
+    let stat = PathBuf::from(format!("/proc/{}/stat", sleeper.pid()));
+    wait_until("it is stopped", || fs::read_to_string(&stat).is_ok_and(|it| it.contains(") T ")));
+    let output = run(&format!("diagnose --pid {} --seconds 200ms", sleeper.pid()));
+    expect_code(&output, 4);
+    assert!(stdout(&output).contains("The program was stopped"), "{}", stdout(&output));
+    assert!(stdout(&output).contains(&format!("kill -CONT {}", sleeper.pid())));
+    assert!(stderr(&output).contains("was stopped"), "{}", stderr(&output));
+    Ok(())
+}
+
 /// Ctrl-C ends the observation with a verdict, and leaves nothing in tracefs.
 fn ctrl_c_leaves_nothing_behind() -> TrialResult {
     let sleeper = Program::start("sleep 3600", Path::new("/"));
@@ -333,9 +347,142 @@ fn commits_of_postgres_wait_for_flushes(kind: Fs) -> TrialResult {
     wait_until("there is one for each client", || {
         children().split_whitespace().filter(|child| is_client(child)).count() == THREADS
     });
-    let findings = diagnose(&postgres.server);
-    assert!(walls(&findings).contains(&"flush"), "{findings:#?}");
+    // D1 of the review: backends that sleep on a semaphore each were not in I/O.
+    expect_queue(&diagnose(&postgres.server))
+}
+
+/// Most threads wait for the one that flushes, and the advice is not what the program does already.
+fn expect_queue(findings: &[Value]) -> TrialResult {
+    let queue = findings.iter().find(|finding| finding["wall"] == "program_queue");
+    let queue = queue.unwrap_or_else(|| panic!("{findings:#?}"));
+    assert!(queue["share"].as_f64().unwrap() > 0.5, "{findings:#?}");
+    assert!(queue["verdict"].as_str().unwrap().contains("fdatasync"), "{findings:#?}");
+    assert!(!format!("{findings:?}").contains("group commit"), "{findings:#?}");
     Ok(())
+}
+
+/// The argument that makes this program the one to observe: `group-commit FILE`.
+const GROUP_COMMIT: &str = "group-commit";
+
+/// Threads that commit for ever. The first to come writes and syncs for all that wait by then. Each
+/// waits on a condition variable of its own.
+fn commit_in_groups(path: &str) -> ! {
+    #[derive(Default)]
+    struct Group {
+        waiting: Vec<usize>,
+        is_done: [bool; THREADS],
+        is_busy: bool,
+    }
+    let file = File::options().write(true).open(path).expect("the file");
+    let (group, conditions) =
+        (Mutex::new(Group::default()), [(); THREADS].map(|()| Condvar::new()));
+    let commit = |me: usize| {
+        let mut all = group.lock().unwrap();
+        all.waiting.push(me);
+        all.is_done[me] = false;
+        let is_mine = |all: &mut Group| !all.is_done[me] && all.is_busy;
+        all = conditions[me].wait_while(all, is_mine).unwrap();
+        if all.is_done[me] {
+            return;
+        }
+        all.is_busy = true;
+        let members = std::mem::take(&mut all.waiting);
+        drop(all);
+        file.write_all_at(&[7; 4096], 0).and_then(|()| file.sync_data()).expect("a commit");
+        let mut all = group.lock().unwrap();
+        all.is_busy = false;
+        for member in &members {
+            all.is_done[*member] = true;
+        }
+        let next = all.waiting.first().copied();
+        drop(all);
+        members.into_iter().chain(next).for_each(|thread| conditions[thread].notify_one());
+    };
+    std::thread::scope(|scope| {
+        for me in 0..THREADS {
+            scope.spawn(move || {
+                loop {
+                    commit(me)
+                }
+            });
+        }
+    });
+    unreachable!("they commit for ever")
+}
+
+/// D1 of the review: 14.9 of 16 threads were hidden.
+fn followers_of_a_group_commit_wait_for_its_flush(kind: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(kind, 256 << 20)?;
+    file_of(volume.path(), &Space::Written);
+    volume.disk().expect("a FUSE disk").delay(FLUSH_MAX, 1)?;
+    let own = std::env::current_exe()?;
+    let line = format!("{} {GROUP_COMMIT} file", own.display());
+    expect_queue(&diagnose(&Program::start(&line, volume.path()).wait_for_threads(THREADS + 1)))
+}
+
+/// A cgroup of its own with a limit on writes to a device. Removed on drop.
+struct Limited {
+    directory: PathBuf,
+}
+
+const LIMIT: u32 = 100;
+
+impl Limited {
+    /// By cgroup v1 if its blkio controller is mounted, else by v2.
+    fn new(device: (u32, u32)) -> io::Result<Self> {
+        let v1 = Path::new("/sys/fs/cgroup/blkio");
+        let name = format!("dioxide-attach-{}", std::process::id());
+        let number = format!("{}:{}", device.0, device.1);
+        let (root, file, limit) = if v1.is_dir() {
+            (v1, "blkio.throttle.write_iops_device", format!("{number} {LIMIT}"))
+        } else {
+            (Path::new("/sys/fs/cgroup"), "io.max", format!("{number} wiops={LIMIT}"))
+        };
+        let limited = Self { directory: root.join(name) };
+        fs::create_dir(&limited.directory)?;
+        fs::write(limited.directory.join(file), limit)?;
+        Ok(limited)
+    }
+
+    fn add(&self, program: &Program) -> io::Result<()> {
+        fs::write(self.directory.join("cgroup.procs"), program.pid().to_string())
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        wait_until("the cgroup is gone", || {
+            fs::remove_dir(&self.directory).is_ok() || !self.directory.exists()
+        });
+    }
+}
+
+/// Whether this machine lets root limit I/O by a cgroup.
+fn may_limit() -> bool {
+    let v2 = fs::read_to_string("/sys/fs/cgroup/cgroup.subtree_control").unwrap_or_default();
+    Path::new("/sys/fs/cgroup/blkio").is_dir() || v2.split_whitespace().any(|name| name == "io")
+}
+
+fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Written);
+    let number = rustix::fs::stat(&*dir)?.st_dev;
+    let limited = Limited::new((rustix::fs::major(number), rustix::fs::minor(number)))?;
+    let program = psync(&dir, RANDOM_WRITES);
+    limited.add(&program)?;
+    let findings = diagnose(&program);
+    drop(program);
+    drop(limited);
+    assert_eq!(walls(&findings).first(), Some(&"cgroup_limit"), "{findings:#?}");
+    let verdict = findings[0]["verdict"].as_str().unwrap();
+    assert!(verdict.contains(&format!(" at {LIMIT}/s, and ")), "{verdict}");
+    Ok(())
+}
+
+fn on_ext4_with_limits(fs: Fs) -> Applies {
+    if !may_limit() {
+        return Err("no cgroup limits I/O here");
+    }
+    on_ext4(fs)
 }
 
 fn on_ext4(fs: Fs) -> Applies {
@@ -396,6 +543,11 @@ fn trials() -> Vec<Trial> {
             on_ext4_and_xfs,
             appends_on_rings_go_to_workers,
         ),
+        lab_trials_where(
+            "a_limit_of_the_cgroup_is_named",
+            on_ext4_with_limits,
+            a_limit_of_the_cgroup_is_named,
+        ),
         lab_trials_where("random_overwrites_are_well", on_one_of_each, random_overwrites_are_well),
         lab_trials_where("random_reads_are_well", on_ext4_and_xfs, random_reads_are_well),
     ];
@@ -403,6 +555,11 @@ fn trials() -> Vec<Trial> {
         "appends_of_sysbench_wait_for_each_other",
         on_ext4_and_xfs,
         appends_of_sysbench_wait_for_each_other,
+    )];
+    let group_commit = [fuse_trials_where(
+        "followers_of_a_group_commit_wait_for_its_flush",
+        on_ext4,
+        followers_of_a_group_commit_wait_for_its_flush,
     )];
     let postgres = [fuse_trials_where(
         "commits_of_postgres_wait_for_flushes",
@@ -412,9 +569,11 @@ fn trials() -> Vec<Trial> {
     let anywhere = [
         Trial::test("a_sleeper_is_well", a_sleeper_is_well),
         Trial::test("who_only_computes_is_well", who_only_computes_is_well),
+        Trial::test("a_stopped_program_is_not_healthy", a_stopped_program_is_not_healthy),
         Trial::test("ctrl_c_leaves_nothing_behind", ctrl_c_leaves_nothing_behind),
     ];
     let mut trials: Vec<Trial> = anywhere.into();
+    trials.extend(group_commit.into_iter().flatten());
     trials.extend(trials_with("fio", fio));
     trials.extend(trials_with("sysbench", sysbench));
     trials.extend(trials_with("pg_ctlcluster", postgres));
@@ -422,5 +581,9 @@ fn trials() -> Vec<Trial> {
 }
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some(GROUP_COMMIT) {
+        commit_in_groups(&arguments.next().expect("a file"));
+    }
     dioxide_testkit::run(&[], trials)
 }

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Evidence {
     /// The subject of the evidence.
     pub subject: Subject,
+    /// Whether the observed program ended during the observation.
+    #[serde(default)]
+    pub has_ended: bool,
     /// The output of `uname -r`.
     pub kernel_release: String,
     /// Processors online at the time of recording.
@@ -31,6 +34,12 @@ pub struct Evidence {
     pub punts: Option<Vec<Punt>>,
     /// The devices below the files.
     pub devices: Vec<SeenDevice>,
+    /// The cgroups of the program that have limits for these devices, or for processors.
+    #[serde(default)]
+    pub cgroups: Vec<SeenCgroup>,
+    /// Threads that wait while another thread of the program writes or syncs.
+    #[serde(default)]
+    pub queues: Vec<Queue>,
     /// Throughput by number of threads. Empty for a program that is only observed.
     pub curve: Vec<Step>,
     /// The same work at the last step of the curve, on other paths.
@@ -98,7 +107,7 @@ pub struct Sighting {
     /// The thread's name without numbers: `fio`, `iou-wrk`.
     pub task: String,
     /// The state as the kernel writes it: `R` running or runnable, `S` sleeping, `D` sleeping
-    /// uninterruptibly.
+    /// uninterruptibly, `T` stopped, `t` stopped by a debugger.
     pub state: char,
     /// The system call. None outside of one, or if it is not visible.
     pub call: Option<Call>,
@@ -108,6 +117,9 @@ pub struct Sighting {
     /// The kernel's functions, innermost first, without offsets. Empty where only root may read
     /// them.
     pub stack: Vec<String>,
+    /// Of a wait for a futex or a semaphore: whether the thread ran within the second before.
+    #[serde(default)]
+    pub ran_lately: bool,
 }
 
 /// A sampled system call.
@@ -227,6 +239,49 @@ pub struct Punt {
     pub count: u64,
 }
 
+/// Waits for futexes and semaphores, compared with the writes and syncs of a file by other threads.
+/// Only waits of threads that ran within the second before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Queue {
+    /// The name of the waiting threads, without numbers.
+    pub task: String,
+    /// Index into [`Evidence::files`].
+    pub file: usize,
+    /// The most frequent call on the file: `fdatasync`.
+    pub call: String,
+    /// Number of passes in which at least one thread was in such a call, and blocked.
+    pub looks: u64,
+    /// Number of passes with several such threads.
+    pub looks_of_several: u64,
+    /// Samples of waiters in these passes.
+    pub waits: u64,
+    /// Number of waiters.
+    pub threads: u64,
+    /// Number of threads in such a call.
+    pub leaders: u64,
+    /// Number of waiters that were in such a call at other times.
+    pub leading_waiters: u64,
+    /// Waiters in two readings of one pass.
+    pub short: Pairs,
+    /// Waiters in two passes.
+    pub long: Pairs,
+}
+
+/// Counts of waiters over pairs of readings with a thread in the call at the first one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Pairs {
+    /// Waiters while that thread did not run.
+    pub held: u64,
+    /// Of these, the ones that ran.
+    pub held_woken: u64,
+    /// Waiters while that thread ran.
+    pub ended: u64,
+    /// Of these, the ones that ran.
+    pub ended_woken: u64,
+    /// Pairs of readings in which that thread ran.
+    pub ends: u64,
+}
+
 /// A device below the files, with its counters from /sys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SeenDevice {
@@ -248,6 +303,50 @@ pub struct SeenDevice {
     pub busy_ns: u64,
     /// The mean number of requests in flight.
     pub inflight: f64,
+    /// The requests that its queue holds (queue/nr_requests).
+    #[serde(default)]
+    pub queue_max: Option<u64>,
+}
+
+/// A cgroup of the observed processes, or one above theirs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SeenCgroup {
+    /// Its directory.
+    pub path: String,
+    /// Its limits for the devices below the files.
+    pub io: Vec<IoLimit>,
+    /// The time with at least one of its threads waiting for I/O, in nanoseconds (io.pressure).
+    pub io_pressure_ns: Option<u64>,
+    /// Its limit on processors. None without one.
+    pub cpu: Option<CpuLimit>,
+}
+
+/// A limit on the I/O of a cgroup, with what all its processes did during the observation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct IoLimit {
+    /// Major and minor number of the device.
+    pub device: (u32, u32),
+    /// Its name.
+    pub device_name: Option<String>,
+    /// The file of the cgroup that has the limit.
+    pub file: String,
+    /// `riops`, `wiops`, `rbps`, `wbps`, as in io.max.
+    pub quantity: String,
+    /// The limit: operations or bytes per second.
+    pub per_second: u64,
+    /// Operations or bytes done.
+    pub done: u64,
+}
+
+/// A limit on the processors of a cgroup (cpu.max), and its effect during the observation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CpuLimit {
+    /// The processors that it may use.
+    pub cpus: f64,
+    /// Periods in which it ran.
+    pub periods: u64,
+    /// Periods in which it was throttled.
+    pub throttled_periods: u64,
 }
 
 /// One step of a curve.

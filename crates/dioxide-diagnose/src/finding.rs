@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Finding {
     /// The bottleneck.
     pub wall: Wall,
-    /// The share of I/O time that it accounts for, from 0 to 1.
+    /// The share of I/O time that it accounts for, from 0 to 1. Of `stopped`, the share of all
+    /// samples.
     pub share: f64,
     /// The path of the file. None for several files, or a device.
     pub file: Option<String>,
@@ -45,8 +46,14 @@ pub enum Wall {
     RingWorkers,
     /// A lock of the program itself, held during a flush or write.
     ProgramLock,
+    /// Another thread of the program, which is in a flush or write.
+    ProgramQueue,
     /// The device itself is saturated. Not a software bottleneck.
     Device,
+    /// The limit of a cgroup, for I/O or processors.
+    CgroupLimit,
+    /// None known: the program was stopped, by a signal, a debugger or the freezer.
+    Stopped,
     /// Processors: the threads are running or runnable. Not a software bottleneck.
     Processor,
     /// Nothing serialises.
@@ -68,7 +75,10 @@ impl Wall {
             Self::JournalCommit => "journal commits",
             Self::RingWorkers => "io_uring workers",
             Self::ProgramLock => "a lock of the program",
+            Self::ProgramQueue => "another thread of the program",
             Self::Device => "none: the device",
+            Self::CgroupLimit => "limit of the cgroup",
+            Self::Stopped => "stopped",
             Self::Processor => "none: processors",
             Self::Nothing => "none",
             Self::Unknown => "unknown",

@@ -13,6 +13,8 @@
 //!   running thread is seldom visible;
 //! - if it waited for a lock of the program that is held during I/O ([`Kind::ProgramLock`]): see
 //!   [`Futexes`].
+//! - if it waited for another thread of the program that writes or syncs
+//!   ([`Kind::ProgramQueue`]): see [`queues`].
 //! - if it waited for completions (`io_uring_enter`, `io_getevents`) and the device has requests in
 //!   flight for it. There must be at least one per such thread, in addition to those of blocked
 //!   threads. Otherwise workers do the work, and are sampled themselves, or it is not I/O. Counting
@@ -22,10 +24,11 @@
 //! in I/O.
 
 use crate::channels::{self, Does, Kind, Surroundings};
-use crate::evidence::{Call, Evidence, SeenDevice, SeenFile, Sighting};
+use crate::evidence::{Call, Evidence, Pairs, Queue, SeenDevice, SeenFile, Sighting};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A row of the wait table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +49,17 @@ pub struct Wait {
     pub threads: f64,
     /// Number of samples in this state, over all threads.
     pub samples: u64,
+}
+
+impl Wait {
+    /// The object of the wait, in words.
+    pub fn object(&self) -> &'static str {
+        let is_sync = self.call.as_deref().is_some_and(channels::syncs);
+        match self.kind {
+            Kind::PageCache if is_sync => "writeback of dirty pages",
+            kind => kind.name(),
+        }
+    }
 }
 
 /// The rows of the table: time in I/O first, by its share, then the rest by the number of threads.
@@ -73,8 +87,43 @@ pub fn table(evidence: &Evidence) -> Vec<Wait> {
             samples,
         })
         .collect();
-    table.sort_by_key(|wait| (wait.share.is_none(), std::cmp::Reverse(wait.samples)));
+    table.sort_by_key(by_samples);
     table
+}
+
+/// The table with one row for waits that differ only in their file. Its `file` is then the number
+/// of files: `16 files`.
+pub fn over_files(table: &[Wait]) -> Vec<Wait> {
+    let mut rows: Vec<(Wait, BTreeSet<&str>)> = Vec::new();
+    for wait in table {
+        let is_same = |(row, _): &&mut (Wait, BTreeSet<&str>)| {
+            (row.kind, &row.function, &row.call, &row.task, row.share.is_some())
+                == (wait.kind, &wait.function, &wait.call, &wait.task, wait.share.is_some())
+                && row.file.is_some() == wait.file.is_some()
+        };
+        match rows.iter_mut().find(is_same) {
+            Some((row, files)) => {
+                row.share = row.share.zip(wait.share).map(|(one, other)| (one + other).min(1.0));
+                row.threads += wait.threads;
+                row.samples = row.samples.saturating_add(wait.samples);
+                files.extend(wait.file.as_deref());
+            }
+            None => rows.push((wait.clone(), wait.file.as_deref().into_iter().collect())),
+        }
+    }
+    let mut merged: Vec<Wait> = rows
+        .into_iter()
+        .map(|(row, files)| match files.len() {
+            0 | 1 => row,
+            count => Wait { file: Some(format!("{count} files")), ..row },
+        })
+        .collect();
+    merged.sort_by_key(by_samples);
+    merged
+}
+
+fn by_samples(wait: &Wait) -> (bool, Reverse<u64>) {
+    (wait.share.is_none(), Reverse(wait.samples))
 }
 
 /// A sighting with its classification.
@@ -141,6 +190,7 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
     let file = call.and_then(|call| call.file).and_then(|file| evidence.files.get(file));
     let waited_in = channels::waited_in(sighting);
     let kind = match waited_in {
+        _ if matches!(sighting.state, 'T' | 't') => Kind::Stopped,
         None if sighting.state == 'R' => Kind::Processor,
         None => Kind::Unknown,
         Some(_)
@@ -150,6 +200,7 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
         {
             Kind::ProgramLock
         }
+        Some(_) if sighting.ran_lately && futexes.is_queue(&sighting.task) => Kind::ProgramQueue,
         Some((function, outer)) => channels::entry(function, Surroundings { outer, call, file })
             .map_or(Kind::Unknown, |entry| entry.kind),
     };
@@ -180,6 +231,8 @@ fn is_of_file(call: &Call) -> bool {
 #[derive(Debug)]
 struct Futexes {
     held_over_io: Vec<u64>,
+    /// The names of threads that wait for others in a flush or write.
+    queues: BTreeSet<String>,
 }
 
 /// With more threads that write or sync than this on average, nothing excludes them.
@@ -225,7 +278,12 @@ impl Futexes {
         };
         let held_over_io =
             futexes.into_iter().filter(|(_, waiters)| is_held(waiters)).map(|(futex, _)| futex);
-        Self { held_over_io: held_over_io.collect() }
+        let queues = queues(evidence).into_iter().map(|queue| queue.task.clone()).collect();
+        Self { held_over_io: held_over_io.collect(), queues }
+    }
+
+    fn is_queue(&self, task: &str) -> bool {
+        self.queues.contains(task)
     }
 
     fn is_held_over_io(&self, futex: u64) -> bool {
@@ -246,4 +304,64 @@ fn writers(evidence: &Evidence, task: &str) -> (u64, u64) {
         .fold((0, 0), |(count, threads), sighting| {
             (sighting.count.saturating_add(count), threads.max(sighting.threads))
         })
+}
+
+/// The queues whose waiters wait for the thread that writes or syncs.
+///
+/// - There are waiters, and for most of the time a thread is in the call beside them.
+/// - It is the only one. Threads that work on their own are seldom alone for most of the time.
+/// - The waiters sleep while it does, and run when it goes on. Other threads run at any time.
+/// - If the calls are too short to show that, the waiters must be in such a call themselves, in
+///   turn. Nearly all of them must run at its end. Threads of a pool with little work also take
+///   turns, but only one of them runs.
+pub(crate) fn queues(evidence: &Evidence) -> Vec<&Queue> {
+    let is_one = |queue: &&Queue| {
+        per_look(queue.waits, evidence) >= WAITERS_MIN
+            && per_look(queue.looks, evidence) >= LED_MIN
+            && part(queue.looks_of_several, queue.looks) <= SEVERAL_MAX
+            && (is_followed(queue) || takes_turns(queue))
+    };
+    evidence.queues.iter().filter(is_one).collect()
+}
+
+/// The minimum share of samples with a thread in the call.
+const LED_MIN: f64 = 0.5;
+
+/// The maximum share of these samples with several threads in the call.
+const SEVERAL_MAX: f64 = 0.2;
+
+/// With fewer waiters in readings, rates are chance.
+const PAIRS_MIN: u64 = 20;
+
+/// The minimum share of waiters that run when the call ends. About half wait for the next one.
+const WOKEN_MIN: f64 = 0.2;
+
+/// The same where calls are short.
+const WOKEN_SHORT_MIN: f64 = 0.4;
+
+/// The rate of waiters that run during the call, as a part of those that run at its end.
+const STRAY_MAX: f64 = 0.25;
+
+/// The pairs of readings that show most: those of two passes if the call is often longer.
+pub(crate) fn best(queue: &Queue) -> Pairs {
+    if queue.long.held > queue.long.ended { queue.long } else { queue.short }
+}
+
+/// Whether waiters sleep through the call and run at its end.
+pub(crate) fn is_followed(queue: &Queue) -> bool {
+    let pairs = best(queue);
+    let woken = part(pairs.ended_woken, pairs.ended);
+    pairs.held >= PAIRS_MIN
+        && pairs.ended >= PAIRS_MIN
+        && woken >= WOKEN_MIN
+        && part(pairs.held_woken, pairs.held) <= STRAY_MAX * woken
+}
+
+/// Whether waiters take turns in calls that are too short to see them wait.
+pub(crate) fn takes_turns(queue: &Queue) -> bool {
+    queue.short.held < PAIRS_MIN
+        && queue.short.ended >= PAIRS_MIN
+        && part(queue.short.ended_woken, queue.short.ended) >= WOKEN_SHORT_MIN
+        && queue.leading_waiters >= 2
+        && queue.leading_waiters.saturating_mul(4) >= queue.threads
 }

@@ -13,6 +13,15 @@ pub fn rate(per_second: f64) -> String {
     short(per_second) + "/s"
 }
 
+/// A rate of bytes: `52.0 MiB/s`.
+pub fn bytes_rate(per_second: f64) -> String {
+    match per_second {
+        n if n < 1024.0 => format!("{n:.0} B/s"),
+        n if n < 1024.0 * 1024.0 => format!("{:.1} KiB/s", n / 1024.0),
+        n => format!("{:.1} MiB/s", n / 1024.0 / 1024.0),
+    }
+}
+
 /// About four digits: `1.2`, `7292`, `13.5k`, `163k`, `2.5M`.
 pub fn short(number: f64) -> String {
     match number {
@@ -89,6 +98,10 @@ mod tests {
         assert_eq!(
             [1.23, 9.97, 7292.4, 9999.6, 13_507.0, 99_960.0, 163_000.0, 2.5e6].map(rate),
             ["1.2/s", "10/s", "7292/s", "10.0k/s", "13.5k/s", "100k/s", "163k/s", "2.5M/s"]
+        );
+        assert_eq!(
+            [512.0, 1536.0, 54_525_952.0].map(bytes_rate),
+            ["512 B/s", "1.5 KiB/s", "52.0 MiB/s"]
         );
         assert_eq!([2.34, 9.96, 50.4].map(times), ["2.3 times", "10 times", "50 times"]);
         assert_eq!((threads(1), threads(2)), ("1 thread".into(), "2 threads".into()));

@@ -24,6 +24,14 @@ const EXPECTED: &[(&str, &[Wall])] = &[
     // Writes to a device through the cache take no lock; only processor time remains.
     ("device-buffered", &[Wall::Nothing]),
     ("xfs-hole", &[Wall::FileLock]),
+    // The cgroup allowed 300 or 150 writes per second.
+    ("ext4-group-commit-limited", &[Wall::CgroupLimit]),
+    ("ext4-log-thread-limited", &[Wall::CgroupLimit]),
+    ("ext4-postgres-commits-limited", &[Wall::CgroupLimit]),
+    ("ext4-postgres-commits", &[Wall::ProgramQueue]),
+    ("ext4-rocksdb-commits", &[Wall::ProgramQueue]),
+    // One client gives work to one thread of a pool at a time. The others wait for work.
+    ("ext4-pool", &[Wall::Flush]),
 ];
 
 /// By prefix of the workload, for any file system.
@@ -116,6 +124,24 @@ fn rings_say_that_workers_wait_for_them() {
         of_rings += 1;
     }
     assert!(of_rings >= 2);
+}
+
+/// D1 of the review: followers of a group commit that each sleep on a futex of their own.
+#[test]
+fn followers_wait_for_the_thread_that_flushes() {
+    let mut of_queues = 0;
+    for (name, evidence) in recordings() {
+        let findings = judge(&evidence);
+        let queue = findings.iter().find(|finding| finding.wall == Wall::ProgramQueue);
+        let has_queue = name.contains("commits") || name.contains("-limited");
+        assert_eq!(queue.is_some(), has_queue, "{name}: {findings:#?}");
+        let Some(queue) = queue else { continue };
+        assert!(queue.share > 0.8 && queue.verdict.contains("fdatasync"), "{name}: {queue:#?}");
+        let advice = queue.advice.join(" ");
+        assert!(advice.contains("already serves several writes"), "{name}: {advice}");
+        of_queues += 1;
+    }
+    assert!(of_queues >= 5);
 }
 
 #[test]

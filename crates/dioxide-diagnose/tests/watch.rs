@@ -1,9 +1,11 @@
 //! Watches this process's own threads and other programs, with and without root.
 
 use dioxide_diagnose::evidence::{Evidence, Sighting, Subject};
+use dioxide_diagnose::finding::Wall;
+use dioxide_diagnose::judge::judge;
 use dioxide_diagnose::watch::{Error, Options, Watcher, Whom};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Gid, Uid, geteuid};
+use rustix::process::{Gid, Pid, Signal, Uid, geteuid, kill_process};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -209,6 +211,7 @@ fn children_are_watched_as_they_come_and_go() {
         panic!("{:?}", evidence.subject)
     };
     assert_eq!(command, &format!("sh -c {script}"));
+    assert!(evidence.has_ended);
     assert_eq!(*processes, 4, "the shell and three others");
     assert!(
         of_task(&evidence, "sleep").threads == 3
@@ -216,8 +219,51 @@ fn children_are_watched_as_they_come_and_go() {
     );
 }
 
+/// D4 of the review: a zombie was "no process".
+#[test]
+fn a_zombie_is_called_one() {
+    let zombie = Program::new(&mut Command::new("true"));
+    let pid = zombie.pid();
+    wait_until("it is a zombie", || state(pid, pid) == Some('Z'));
+    let error = Watcher::start(Whom::Program { pid }, Options::default()).unwrap_err();
+    let own = std::process::id();
+    assert!(matches!(error, Error::Zombie { pid: named, parent } if (named, parent) == (pid, own)));
+    assert!(error.to_string().contains("is a zombie"), "{error}");
+}
+
+/// D4 of the review. Also without root, where only the state shows it.
+#[test]
+fn a_program_that_stops_midway_is_seen_stopped() {
+    let mut sleep = Command::new("sleep");
+    sleep.arg("60");
+    if geteuid().is_root() {
+        sleep.uid(NOBODY).gid(NOBODY);
+    }
+    let sleep = Program::new(&mut sleep);
+    let pid = sleep.pid();
+    wait_until("it sleeps", || state(pid, pid) == Some('S'));
+    let watch = || {
+        let watcher = Watcher::start(Whom::Program { pid }, Options::default()).unwrap();
+        let process = Pid::from_raw(pid as i32).unwrap();
+        kill_process(process, Signal::STOP).unwrap();
+        wait_until("it stops", || state(pid, pid) == Some('T'));
+        thread::sleep(Duration::from_millis(200));
+        kill_process(process, Signal::CONT).unwrap();
+        watcher.stop(program(pid))
+    };
+    for evidence in [watch(), without_rights(watch)] {
+        assert!(
+            evidence.sightings.iter().any(|sighting| sighting.state == 'T' && sighting.count > 2),
+            "{:#?}",
+            evidence.sightings
+        );
+        assert_eq!(judge(&evidence)[0].wall, Wall::Stopped);
+    }
+}
+
 #[test]
 fn who_is_not_there_is_no_program() {
+    // Reaped on drop.
     let gone = Program::new(&mut Command::new("true")).pid();
     for pid in [gone, u32::MAX] {
         let error = Watcher::start(Whom::Program { pid }, Options::default()).unwrap_err();

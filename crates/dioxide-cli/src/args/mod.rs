@@ -82,7 +82,8 @@ pub enum Command {
     /// with dioxide.
     ///
     /// Ctrl-C ends the observation of a process, with a verdict and exit code 0. It ends a
-    /// diagnosis of a path without a verdict, as it ends a bench.
+    /// diagnosis of a path without a verdict, as it ends a bench. If the process was stopped
+    /// (SIGSTOP), the exit code is 4.
     #[command(after_long_help = examples::DIAGNOSE)]
     Diagnose(Box<Diagnose>),
     /// Draw saved results of `dioxide bench --json` as one SVG picture.

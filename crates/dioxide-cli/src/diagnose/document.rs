@@ -4,7 +4,7 @@ use crate::bench::work::Asked;
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
 use dioxide_diagnose::evidence::Evidence;
-use dioxide_diagnose::finding::Finding;
+use dioxide_diagnose::finding::{Finding, Wall};
 use dioxide_diagnose::judge::judge;
 use dioxide_diagnose::usl::{self, Fit};
 use dioxide_diagnose::waits::{self, Wait};
@@ -64,6 +64,12 @@ impl Document {
             fs_remark,
             diagnoses,
         }
+    }
+
+    /// Whether the main finding is that the program was stopped.
+    pub fn is_stopped(&self) -> bool {
+        let mut main = self.diagnoses.iter().filter_map(|diagnosis| diagnosis.findings.first());
+        main.any(|finding| finding.wall == Wall::Stopped)
     }
 }
 
@@ -128,11 +134,13 @@ pub mod examples {
             call: Some(call.clone()),
             channel: channel.map(str::to_owned),
             stack: vec![],
+            ran_lately: false,
         };
         let others =
             vec![OtherWay { path: "preallocated".into(), numjobs, iops: vec![80_000.0, 90_000.0] }];
         let evidence = Evidence {
             subject: Subject::Workload(workload),
+            has_ended: false,
             kernel_release: "6.18.0".into(),
             cpus: 2,
             watched_ns: 2_000_000_000,
@@ -147,6 +155,8 @@ pub mod examples {
             locks: None,
             punts: None,
             devices: vec![],
+            cgroups: vec![],
+            queues: vec![],
             curve,
             others,
             unseen: vec!["stacks: for root only".into()],

@@ -8,7 +8,7 @@ mod workload;
 
 use crate::args;
 use crate::bench::progress::Progress;
-use crate::exit::say;
+use crate::exit::{Stopped, say};
 use crate::meter::machine::Machine;
 use crate::output;
 use crate::report::html;
@@ -30,7 +30,11 @@ pub fn run(args: args::Diagnose) -> Result<()> {
     };
     let texts = output::texts(&args.output, &document, || html::diagnose::page(&document))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);
-    output::deliver(&texts, terminal, |page| people::print(&document, args.verbose, page))
+    output::deliver(&texts, terminal, |page| people::print(&document, args.verbose, page))?;
+    match args.pid.filter(|_| document.is_stopped()) {
+        Some(pid) => Err(Stopped(pid).into()),
+        None => Ok(()),
+    }
 }
 
 fn of_place(path: &Path, workload: &args::Workload, options: watch::Options) -> Result<Document> {

@@ -11,7 +11,7 @@ use dioxide::text;
 use dioxide_diagnose::evidence::{Rw, Step, Subject, Workload};
 use dioxide_diagnose::finding::Finding;
 use dioxide_diagnose::usl::Fit;
-use dioxide_diagnose::waits::Wait;
+use dioxide_diagnose::waits::{Wait, over_files};
 use dioxide_diagnose::words::{counted, percent, rate, short, threads};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -113,7 +113,8 @@ fn waits(diagnosis: &Diagnosis, width: usize) -> String {
     let is_of_program = matches!(diagnosis.evidence.subject, Subject::Program { .. });
     // The file of a workload is the scratch file.
     let columns = &COLUMNS[..if is_of_program { COLUMNS.len() } else { COLUMNS.len() - 1 }];
-    let (shown, hidden) = shown(&diagnosis.waits);
+    let merged = over_files(&diagnosis.waits);
+    let (shown, hidden) = shown(&merged);
     let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
     let rows =
         shown.iter().map(|wait| columns.iter().map(|(_, cell)| cell(wait)).collect()).collect();
@@ -150,7 +151,7 @@ pub type Column = (&'static str, fn(&Wait) -> String);
 pub const COLUMNS: [Column; 7] = [
     ("share", |wait| wait.share.map_or("-".into(), percent)),
     ("threads", |wait| format!("{:.1}", wait.threads)),
-    ("waits for", |wait| wait.kind.name().into()),
+    ("waits for", |wait| wait.object().into()),
     ("in", |wait| known(&wait.function)),
     ("call", |wait| known(&wait.call)),
     ("task", |wait| wait.task.clone()),
@@ -194,7 +195,7 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
             format!(
                 "{}: {}, {}; {} {}, {} of {runtime} ms each",
                 heading(workload),
-                if workload.is_durable { "every write durable" } else { "durable at the end" },
+                if workload.is_durable { "every write durable" } else { "synced once at the end" },
                 place(document, workload),
                 steps.join(", "),
                 if steps == ["1"] { "thread" } else { "threads" },
@@ -208,9 +209,10 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
                 format!(" and {} more", processes - 1)
             };
             format!(
-                "Process {pid}{processes} ({command}): {} threads, watched for {:.1} s",
-                evidence.threads,
-                evidence.watched_ns as f64 / 1e9
+                "Process {pid}{processes} ({command}): {}, watched for {:.1} s{}",
+                counted(evidence.threads, "thread"),
+                evidence.watched_ns as f64 / 1e9,
+                if evidence.has_ended { ", until it ended" } else { "" }
             )
         }
     }
@@ -299,7 +301,7 @@ fn range(rates: &[f64]) -> String {
 fn cost(diagnosis: &Diagnosis) -> Option<String> {
     let last = diagnosis.evidence.curve.last()?;
     Some(format!(
-        "These runs were not watched; the one that was, with {}, did {} ({} without).",
+        "These rates are unobserved; the observed run, with {}, did {} ({} unobserved).",
         threads(last.numjobs),
         rate(diagnosis.watched_iops?),
         range(&last.iops)
@@ -346,6 +348,7 @@ mod tests {
     use super::super::document::examples::{appends, document};
     use super::*;
     use crate::terminal::Terminal;
+    use dioxide_diagnose::evidence::SeenFile;
 
     fn printed(diagnoses: Vec<Diagnosis>, verbose: bool) -> String {
         let mut page = output::Page::new(Terminal::default());
@@ -367,8 +370,8 @@ mod tests {
         expect_in_order(
             &text,
             &[
-                "Appends of 4 KiB: durable at the end, ext4; 1, 2, 4, 8, 16, 32, 64 threads, 3 \
-                 rounds of 200 ms each",
+                "Appends of 4 KiB: synced once at the end, ext4; 1, 2, 4, 8, 16, 32, 64 threads, 3 \
+                 rounds of 200 ms\neach",
                 "lock of the inode",
                 "\n  seen: ",
                 "\n  advice: ",
@@ -378,7 +381,7 @@ mod tests {
                 "x 1 thread\n",
                 "preallocated",
                 "11.33",
-                "the one that was, with 64 threads, did 3500/s",
+                "the observed run, with 64 threads, did 3500/s",
                 "Not seen: stacks: for root only.",
             ],
         );
@@ -416,6 +419,37 @@ mod tests {
         assert!(!text.contains("by the law"), "{text}");
         diagnosis.usl.iter_mut().for_each(|law| law.is_poor = false);
         assert!(printed(vec![diagnosis], false).contains("x 1 thread  by the law"), "else it has");
+    }
+
+    /// Names chosen by the watched program must not control the terminal.
+    #[test]
+    fn escape_sequences_of_the_program_reach_no_terminal() {
+        let evil = "\x1b[2Jevil";
+        let mut evidence = appends(2).evidence;
+        evidence.subject = Subject::Program { pid: 1, command: evil.into(), processes: 1 };
+        evidence.curve.clear();
+        evidence.unseen = vec![evil.into()];
+        evidence.files = vec![SeenFile {
+            path: format!("/{evil}"),
+            fs: Some("ext4".into()),
+            device: (7, 0),
+            inode: 12,
+            is_direct: true,
+            is_buffered: false,
+            is_durable: false,
+            is_sync: false,
+            size_bytes: None,
+            allocated_bytes: None,
+        }];
+        for sighting in &mut evidence.sightings {
+            sighting.task = evil.into();
+            sighting.channel = sighting.channel.take().map(|_| evil.into());
+            sighting.call.iter_mut().for_each(|call| call.file = Some(0));
+        }
+        let text = printed(vec![Diagnosis::of_program(evidence)], true);
+        assert!(!text.contains('\x1b'), "{text}");
+        // The title, the finding, the wait table's function, task and file, and the last line.
+        assert!(text.matches("evil").count() >= 6, "{text}");
     }
 
     #[test]

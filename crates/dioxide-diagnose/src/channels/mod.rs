@@ -42,8 +42,12 @@ pub enum Kind {
     PageCache,
     /// A lock of the program that its holders keep during I/O.
     ProgramLock,
+    /// Another thread of the program, which is in a write or a flush.
+    ProgramQueue,
     /// Completions of io_uring or libaio.
     Completions,
+    /// Nothing: a signal, a debugger or the freezer has stopped the thread.
+    Stopped,
     /// Nothing: the thread is running or runnable.
     Processor,
     /// Work, time, the network, another thread or process.
@@ -86,7 +90,9 @@ impl Kind {
             Kind::Device => "the device",
             Kind::PageCache => "the page cache",
             Kind::ProgramLock => "a lock of the program",
+            Kind::ProgramQueue => "another thread of the program",
             Kind::Completions => "completions",
+            Kind::Stopped => "stopped",
             Kind::Processor => "running or runnable",
             Kind::Idle => "waiting outside I/O",
             Kind::Unknown => "not known",
@@ -106,6 +112,7 @@ impl Kind {
                 | Device
                 | PageCache
                 | ProgramLock
+                | ProgramQueue
         )
     }
 }

@@ -1,6 +1,7 @@
 //! The block device below a file, and its counters of completed requests, from sysfs.
 
-use rustix::fs::{major, minor};
+use rustix::fs::{major, makedev, minor, stat};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -92,11 +93,41 @@ impl Disk {
         self.sysfs.iter().map(fua).try_fold(true, |all, one| Some(all & one?))
     }
 
+    /// The requests that its queue holds. None for several, or if the kernel does not report it.
+    pub fn queue_max(&self) -> Option<u64> {
+        let [sysfs] = &self.sysfs[..] else { return None };
+        fs::read_to_string(whole(sysfs).join("queue/nr_requests")).ok()?.trim().parse().ok()
+    }
+
     /// Its counters now.
     pub fn read(&self) -> Option<Counts> {
         let counts = self.sysfs.iter().map(|sysfs| counts(sysfs));
         counts.reduce(|one, other| Some(one?.and(other?))).flatten()
     }
+}
+
+/// The whole device of a number, and the devices below it. These are the members of a dm or md
+/// device, and the device of a loop device's file.
+pub fn below(number: u64) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![number];
+    while let Some(number) = left.pop() {
+        let Some(disk) = Disk::find(number).filter(|_| found.insert(number)) else { continue };
+        for sysfs in &disk.sysfs {
+            left.extend(number_of(whole(sysfs)));
+            let members = fs::read_dir(sysfs.join("slaves")).into_iter().flatten().flatten();
+            left.extend(members.filter_map(|member| number_of(&member.path())));
+            let file = fs::read_to_string(sysfs.join("loop/backing_file"));
+            left.extend(file.ok().and_then(|file| Some(stat(file.trim_end()).ok()?.st_dev)));
+        }
+    }
+    found
+}
+
+fn number_of(sysfs: &Path) -> Option<u64> {
+    let text = fs::read_to_string(sysfs.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 fn counts(sysfs: &Path) -> Option<Counts> {

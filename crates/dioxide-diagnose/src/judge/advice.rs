@@ -18,7 +18,7 @@ pub fn why(case: &Case<'_>, cause: Cause, fs: Option<&str>) -> String {
         (Cause::Extends, Some("btrfs")) => "a write past the end of the file is exclusive on btrfs",
         (Cause::Extends, _) => "a write that moves the end of a file is exclusive",
         (Cause::Holes, Some("ext4")) => {
-            "a direct write into a hole is exclusive on ext4, up to Linux 7.2"
+            "a direct write into a hole is exclusive on ext4, through Linux 7.2"
         }
         (Cause::Holes, _) => "a direct write that allocates space is exclusive here",
         (Cause::HolesThroughCache, _) => {
@@ -66,24 +66,21 @@ pub fn why(case: &Case<'_>, cause: Cause, fs: Option<&str>) -> String {
     why.to_owned()
 }
 
-/// The advice, with dioxide and without. `has_ring`: the program writes by io_uring, which
-/// `dioxide run` leaves to the kernel.
-pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, has_ring: bool) -> Vec<String> {
+/// The advice, with dioxide and without, the larger measured gain first. `may_run`: `dioxide run`
+/// may help. It leaves io_uring and files without O_DIRECT to the kernel.
+pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, may_run: bool) -> Vec<String> {
     let measured = |path| curve::way(case, path).map(|way| format!(" ({way})")).unwrap_or_default();
     let dioxide = measured("dioxide");
-    let as_it_is = if has_ring {
-        ""
-    } else {
-        " A program that stays as it is, and writes O_DIRECT: dioxide run PROGRAM."
-    };
+    let as_it_is =
+        if may_run { " A program that stays as it is: dioxide run PROGRAM." } else { "" };
     let is_old_ext4 = fs == Some("ext4") && is_before(&case.evidence.kernel_release, (6, 3));
     let (with, without) = match (cause, fs) {
         (Cause::Extends, _) if is_old_ext4 => (
             format!("With dioxide: File::append with Growth::Zeroed{dioxide}, which fills the \
                 space ahead of the writers with zeros.{as_it_is}"),
-            "Without dioxide: fill the file with zeros first, write inside of it, and cut it with \
-             ftruncate at the end. Allocated space alone (posix_fallocate) does not help before \
-             Linux 6.3: ext4 takes the lock exclusively for it until it has been written."
+            "Without dioxide: fill the file with zeros first, write inside of it, and truncate it \
+             at the end. Allocated space alone (posix_fallocate) does not help before Linux 6.3: \
+             ext4 takes the lock exclusively for it until it has been written."
                 .to_owned(),
         ),
         (Cause::Extends, Some("btrfs")) => (
@@ -99,10 +96,14 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, has_ring: bool) ->
                 measured("preallocated")
             ),
         ),
-        (Cause::Any, _) => {
-            return vec!["Nothing helps within one file there: give each writer a file of its \
-                own.".to_owned()];
-        }
+        (Cause::Any, _) => (
+            format!(
+                "With dioxide: appends that wait together are merged into one write{dioxide}.\
+                 {as_it_is}"
+            ),
+            "Without dioxide: give each writer a file of its own, or write larger pieces."
+                .to_owned(),
+        ),
         (Cause::Extends, _) => (
             format!(
                 "With dioxide: File::append or Queue::append{dioxide}. It grows the file ahead of \
@@ -111,7 +112,7 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, has_ring: bool) ->
             ),
             format!(
                 "Without dioxide: allocate the file first, posix_fallocate or fallocate with mode \
-                 0{}, write inside of it, and cut it with ftruncate at the end. \
+                 0{}, write inside of it, and truncate it at the end. \
                  FALLOC_FL_KEEP_SIZE does not help: it leaves the end where it is.{}",
                 measured("preallocated"),
                 if matches!(fs, Some("ext4" | "ext3" | "ext2") | None) {
@@ -126,12 +127,17 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, has_ring: bool) ->
                 "With dioxide: where the writes are appends or go on beyond the end, File::append \
                  and File::write_at{dioxide}, which write into space that is allocated ahead."
             ),
-            format!(
-                "Without dioxide: allocate the space before it is written, posix_fallocate or \
-                 fallocate with mode 0{}. Since Linux 6.3 writes into it run side by side on ext4; \
-                 before, only over written space, so fill it with zeros.",
-                measured("preallocated")
-            ),
+            if is_old_ext4 {
+                "Without dioxide: fill the space with zeros before it is written. Allocated space \
+                 alone (posix_fallocate) does not help before Linux 6.3."
+                    .to_owned()
+            } else {
+                format!(
+                    "Without dioxide: allocate the space before it is written, posix_fallocate or \
+                     fallocate with mode 0{}. Writes into it run side by side.",
+                    measured("preallocated")
+                )
+            },
         ),
         (Cause::HolesThroughCache, _) => (
             format!("With dioxide: Growth::Zeroed, which fills the space ahead with \
@@ -180,7 +186,15 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, has_ring: bool) ->
         ),
         (Cause::Other, _) => return unseen(case),
     };
-    vec![with, without]
+    ranked(case, with, without)
+}
+
+/// Measured gains first, the larger before the smaller, and measured losses last.
+fn ranked(case: &Case<'_>, with: String, without: String) -> Vec<String> {
+    let gain = |path: &str| curve::gain(case, path).unwrap_or(1.0);
+    let is_measured = without.contains(" here");
+    let other = if is_measured { gain("preallocated") } else { 1.0 };
+    if other > gain("dioxide") { vec![without, with] } else { vec![with, without] }
 }
 
 fn unseen(case: &Case<'_>) -> Vec<String> {
@@ -195,7 +209,7 @@ fn unseen(case: &Case<'_>) -> Vec<String> {
 }
 
 /// Whether a kernel release (`uname -r`) is older than a version.
-fn is_before(release: &str, version: (u32, u32)) -> bool {
+pub fn is_before(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < version,

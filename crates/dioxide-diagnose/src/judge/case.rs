@@ -126,6 +126,12 @@ pub fn only<'a>(files: &[(&'a str, f64)]) -> Option<&'a str> {
     }
 }
 
+/// Whether `dioxide run` may help: it leaves files alone that are open without O_DIRECT.
+pub fn may_run<'a>(files: impl IntoIterator<Item = &'a SeenFile>) -> bool {
+    let mut files = files.into_iter().peekable();
+    files.peek().is_none() || files.any(|file| file.is_direct)
+}
+
 /// The effect of a sighting's system call on files.
 pub fn doing(seen: &Seen<'_>) -> Option<Does> {
     seen.sighting.call.as_ref().and_then(|call| does(&call.name))

@@ -1,6 +1,7 @@
 //! The cause of waits for the lock of an inode: the property of writes that makes the kernel take
 //! it exclusively.
 
+use super::advice::is_before;
 use super::case::{Case, doing, is_worker};
 use crate::channels::{Does, Kind, plain};
 use crate::evidence::{Rw, SeenFile};
@@ -63,13 +64,13 @@ const EXCLUSIVE_MIN: f64 = 0.02;
 const CACHED_MIN: f64 = 0.05;
 
 /// The cause that the wait itself shows, by its call or stack.
-pub fn reported_by(seen: &Seen<'_>) -> Option<Cause> {
+pub fn reported_by(case: &Case<'_>, seen: &Seen<'_>) -> Option<Cause> {
     let is_within = |name: &str| {
         seen.function.is_some_and(|function| plain(function) == name)
             || seen.sighting.stack.iter().any(|frame| plain(frame) == name)
     };
     let is_aligned = seen.sighting.call.as_ref().and_then(|call| call.is_aligned) != Some(false);
-    let is_only_direct = seen.file.is_some_and(|file| file.is_direct && !file.is_buffered);
+    let is_only_direct = seen.file.is_some_and(|file| is_only_direct(case, file));
     let is_alone =
         seen.file.is_some_and(|file| matches!(file.fs.as_deref(), Some("tmpfs" | "overlay")));
     if is_alone || is_within("shmem_file_write_iter") || is_within("ovl_write_iter") {
@@ -111,10 +112,23 @@ pub fn of_file(case: &Case<'_>, file: &SeenFile) -> Ground {
         .and_then(Writes::ground)
         .or_else(|| through_cache(case, file).filter(|_| !is_unaligned))
         .or_else(|| sighted.filter(|_| traced.is_none())?.ground())
-        .or_else(|| by_workload(case))
+        .or_else(|| by_workload(case, file))
         .or_else(|| grows(file))
-        .or_else(|| holes(file))
+        .or_else(|| holes(case, file))
         .unwrap_or_else(|| ground(Cause::Other, String::new()))
+}
+
+/// Whether all writes of a file are direct. A workload of ours prepares its file by another
+/// descriptor.
+fn is_only_direct(case: &Case<'_>, file: &SeenFile) -> bool {
+    file.is_direct && (!file.is_buffered || case.workload().is_some())
+}
+
+/// Whether a wait is for a page of the cache, in a write of a file that is open O_DIRECT.
+pub fn is_behind_direct_write(case: &Case<'_>, seen: &Seen<'_>) -> bool {
+    seen.kind == Kind::PageCache
+        && matches!(doing(seen), Some(Does::Writes | Does::Submits))
+        && seen.file.is_some_and(|file| is_only_direct(case, file))
 }
 
 /// Threads that write a file opened only with O_DIRECT, but wait for pages of the cache.
@@ -124,20 +138,20 @@ fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
         Some("ext4" | "ext3" | "ext2") => Cause::HolesThroughCache,
         _ => return None,
     };
-    if file.is_buffered {
+    if !is_only_direct(case, file) {
         return None;
     }
     let is_its =
         |seen: &Seen<'_>| seen.is_io && seen.file.is_some_and(|its| std::ptr::eq(its, file));
     let writes =
         |seen: &Seen<'_>| is_its(seen) && matches!(doing(seen), Some(Does::Writes | Does::Submits));
-    let is_reported = |seen: &Seen<'_>| reported_by(seen) == Some(cause);
+    let is_reported = |seen: &Seen<'_>| reported_by(case, seen) == Some(cause);
     let cached =
         case.count(|seen| writes(seen) && (seen.kind == Kind::PageCache || is_reported(seen)));
     let share = waits::part(cached, case.count(is_its));
     let because = || {
         format!(
-            "{} of the time in I/O on {} is spent on writing through the cache, although it is \
+            "{} of I/O time on {} is spent on writing through the cache, although it is \
              open O_DIRECT.",
             percent(share),
             file.path
@@ -164,7 +178,7 @@ impl Writes {
     }
 
     fn sighted(case: &Case<'_>, file: &SeenFile) -> Option<Self> {
-        let mut writes = Self { source: "writes sighted", count: 0, extend: 0, unaligned: 0 };
+        let mut writes = Self { source: "writes sampled", count: 0, extend: 0, unaligned: 0 };
         let its = |seen: &&Seen<'_>| seen.file.is_some_and(|its| std::ptr::eq(its, file));
         for seen in case.seen.iter().filter(its) {
             if let Some(call) = &seen.sighting.call
@@ -199,11 +213,11 @@ impl Writes {
     }
 }
 
-fn by_workload(case: &Case<'_>) -> Option<Ground> {
+fn by_workload(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
     let (cause, because) = match case.workload()?.rw {
         Rw::Append => (Cause::Extends, "Each write begins at the end of the file."),
-        Rw::Hole => (Cause::Holes, "Each write goes into a hole."),
-        Rw::Overwrite | Rw::Sync | Rw::Mixed => return None,
+        Rw::Hole if has_hole_lock(case, file) => (Cause::Holes, "Each write goes into a hole."),
+        Rw::Hole | Rw::Overwrite | Rw::Sync | Rw::Mixed => return None,
     };
     Some(Ground { cause, because: because.into() })
 }
@@ -214,10 +228,15 @@ fn grows(file: &SeenFile) -> Option<Ground> {
     (last > first).then(|| Ground { cause: Cause::Extends, because: because() })
 }
 
-/// Blocks allocated without moving the end are in holes. Only ext4 takes the lock exclusively for
-/// that.
-fn holes(file: &SeenFile) -> Option<Ground> {
-    if !matches!(file.fs.as_deref(), Some("ext4" | "ext3" | "ext2") | None) {
+/// Whether a direct write into a hole takes the lock exclusively: on ext4, through Linux 7.2.
+fn has_hole_lock(case: &Case<'_>, file: &SeenFile) -> bool {
+    matches!(file.fs.as_deref(), Some("ext4" | "ext3" | "ext2") | None)
+        && is_before(&case.evidence.kernel_release, (7, 3))
+}
+
+/// Blocks allocated without moving the end are in holes.
+fn holes(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
+    if !has_hole_lock(case, file) {
         return None;
     }
     let (first, last) = file.allocated_bytes?;

@@ -53,6 +53,11 @@ pub fn way(case: &Case<'_>, path: &str) -> Option<String> {
     })
 }
 
+/// The ratio of another path's rate to the kernel's. None where it was not measured.
+pub fn gain(case: &Case<'_>, path: &str) -> Option<f64> {
+    ratio(case, case.evidence.others.iter().find(|other| other.path == path)?)
+}
+
 /// The ratio of a path's rate to the kernel's at the same number of threads.
 fn ratio(case: &Case<'_>, way: &OtherWay) -> Option<f64> {
     let step = case.evidence.curve.iter().find(|step| step.numjobs == way.numjobs)?;

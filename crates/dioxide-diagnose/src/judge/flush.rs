@@ -1,8 +1,10 @@
 //! Waits for durability: flushes of the device's cache, and commits of the file system's journal or
 //! log.
 
-use super::case::{Case, doing, only};
+use super::case::{Case, doing, may_run, only};
 use super::curve;
+use super::limits;
+use super::program_queue::is_batching;
 use crate::channels::{Does, Kind, plain};
 use crate::evidence::SeenDevice;
 use crate::finding::{Finding, Wall};
@@ -14,7 +16,11 @@ const ALONE_MAX: f64 = 1.2;
 
 pub fn flush(case: &Case<'_>) -> Finding {
     let waiting = case.threads_in(Kind::Flush);
-    let who = if waiting <= ALONE_MAX {
+    let flushing = case.seen.iter().filter(|seen| seen.kind == Kind::Flush);
+    let threads = flushing.map(|seen| seen.sighting.threads).fold(0, u64::saturating_add);
+    let who = if threads == 1 {
+        "one thread does it, so no thread waits for another, but for the device"
+    } else if waiting <= ALONE_MAX {
         "one thread at a time flushes, and nothing is durable before it has"
     } else {
         "each durable write waits until the device has emptied its cache"
@@ -24,7 +30,7 @@ pub fn flush(case: &Case<'_>) -> Finding {
         share: case.share_of(Kind::Flush),
         file: file(case, Kind::Flush),
         verdict: format!(
-            "{} of the time in I/O waits for flushes of the device's cache{}: {who}.{}{}",
+            "{} of I/O time is spent waiting for flushes of the device's cache{}: {who}.{}{}",
             percent(case.share_of(Kind::Flush)),
             functions(case, Kind::Flush),
             flushes(case).map(|flushes| format!(" {flushes}")).unwrap_or_default(),
@@ -56,16 +62,19 @@ pub fn journal(case: &Case<'_>) -> Finding {
     let share = case.share_of(Kind::JournalCommit);
     let is_any_change = case.share(is_any_change) * 2.0 > share;
     let (why, advice) = if is_any_change {
-        (WHY_ANY_CHANGE, change_advice(fs))
+        (WHY_ANY_CHANGE.to_owned(), change_advice(fs))
     } else {
-        (why(fs), journal_advice(case, fs))
+        (
+            if commits_times(case, fs) { why_times(fs) } else { why(fs).to_owned() },
+            journal_advice(case, fs),
+        )
     };
     Finding {
         wall: Wall::JournalCommit,
         share,
         file: file(case, Kind::JournalCommit),
         verdict: format!(
-            "{} of the time in I/O waits for the journal or log of the file system{}: {why}.{}",
+            "{} of I/O time is spent waiting for the journal or log of the file system{}: {why}.{}",
             percent(share),
             functions(case, Kind::JournalCommit),
             curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default(),
@@ -93,6 +102,19 @@ fn is_any_change(seen: &Seen<'_>) -> bool {
 
 const WHY_ANY_CHANGE: &str = "calls that change names, sizes, space or times, durable or not, wait \
     for room there, or until the commit under way has let go of what they change";
+
+/// The same where only timestamps are committed.
+fn why_times(fs: Option<&str>) -> String {
+    let on = match fs {
+        Some("ext4") => " on ext4",
+        Some("xfs") => " on XFS",
+        _ => "",
+    };
+    format!(
+        "fsync and O_SYNC also commit the time of each write{on}, and neither the size nor the \
+         space of the file changed"
+    )
+}
 
 fn change_advice(fs: Option<&str>) -> Vec<String> {
     let (more, place) = match fs {
@@ -190,9 +212,6 @@ fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
             calls.iter().map(|(call, share)| format!("{call} ({})", percent(*share))).collect();
         lines.push(format!("In {}.", list(&calls)));
     }
-    if kind == Kind::JournalCommit {
-        lines.extend(flushes(case));
-    }
     let files = case.files(|seen| seen.kind == kind);
     if files.len() > 1 {
         let files: Vec<String> =
@@ -212,6 +231,7 @@ fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
             rate(case.per_second(durable))
         ));
     }
+    lines.extend(case.busiest().map(|device| limits::device_line(case, device)));
     for device in &case.evidence.devices {
         lines.extend(cache(device));
     }
@@ -247,16 +267,27 @@ fn dioxide(case: &Case<'_>) -> String {
     curve::way(case, "dioxide").map(|way| format!(" ({way})")).unwrap_or_default()
 }
 
+/// Advice for a program that is not changed, if its files are open O_DIRECT.
+fn as_it_is(case: &Case<'_>, kind: Kind) -> &'static str {
+    let files = case.seen.iter().filter(|seen| seen.is_io && seen.kind == kind);
+    match may_run(files.filter_map(|seen| seen.file)) {
+        true => " A program that stays as it is: dioxide run PROGRAM.",
+        false => "",
+    }
+}
+
 fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
     let has_syncs =
         case.share(|seen| seen.kind == Kind::Flush && doing(seen) == Some(Does::Syncs)) > 0.0;
     let mut lines = vec![format!(
         "With dioxide: Durability::EveryWrite{}. Writers share flushes: one in flight covers every \
-         write that was finished before it began. A program that stays as it is, and writes \
-         O_DIRECT: dioxide run PROGRAM.",
-        dioxide(case)
+         write that was finished before it began.{}",
+        dioxide(case),
+        as_it_is(case, Kind::Flush)
     )];
-    lines.push(if waiting <= ALONE_MAX {
+    lines.push(if is_batching(case) {
+        "The program already shares flushes. What helps is a shorter flush.".to_owned()
+    } else if waiting <= ALONE_MAX {
         "Without dioxide: make more writes durable with each flush (group commit), or do not sync \
          data that can wait."
             .into()
@@ -266,7 +297,7 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
          submitted together share one."
             .to_owned()
     });
-    if has_syncs {
+    if has_syncs && !is_batching(case) {
         lines.push(
             "Where each write is synced by itself: O_DSYNC or RWF_DSYNC on the write saves a call, \
              and uses FUA where the device has it and the space is written already."
@@ -282,33 +313,51 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
     lines
 }
 
-/// Whether the waiting writes change only timestamps, which O_SYNC makes durable and O_DSYNC does
-/// not.
-fn commits_times(case: &Case<'_>) -> bool {
+/// Whether the waiting writes make timestamps durable, by fsync or O_SYNC, and change neither the
+/// size nor the space of their files.
+fn commits_times(case: &Case<'_>, fs: Option<&str>) -> bool {
+    // A sync changes trees there in any case.
+    if fs == Some("btrfs") {
+        return false;
+    }
     let waits = case.seen.iter().filter(|seen| seen.kind == Kind::JournalCommit);
-    let mut files = waits.map(|seen| seen.file).peekable();
     let stays = |bytes: Option<(u64, u64)>| bytes.is_some_and(|(first, last)| first == last);
-    files.peek().is_some()
-        && files.all(|file| {
-            file.is_some_and(|file| {
-                file.is_sync && stays(file.size_bytes) && stays(file.allocated_bytes)
-            })
+    let is_one = |seen: &Seen<'_>| {
+        let is_fsync = seen.sighting.call.as_ref().is_some_and(|call| call.name == "fsync");
+        seen.file.is_some_and(|file| {
+            (file.is_sync || is_fsync) && stays(file.size_bytes) && stays(file.allocated_bytes)
         })
+    };
+    let mut waits = waits.peekable();
+    waits.peek().is_some() && waits.all(is_one)
 }
 
+/// Whether a waiting call makes timestamps durable as well.
+fn may_commit_times(case: &Case<'_>) -> bool {
+    case.seen.iter().filter(|seen| seen.kind == Kind::JournalCommit).any(|seen| {
+        seen.sighting.call.as_ref().is_some_and(|call| call.name == "fsync")
+            || seen.file.is_some_and(|file| file.is_sync)
+    })
+}
+
+/// The advice on journals. With fsync over a file that does not change otherwise, the cheapest
+/// change comes first.
 fn journal_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
-    if !commits_times(case) {
+    if !commits_times(case, fs) {
         return metadata_advice(case, fs);
     }
     vec![
+        "Without dioxide: use fdatasync in place of fsync, or O_DSYNC in place of O_SYNC. The \
+         size and the space of the file stay as they are, so only the time of each write is \
+         committed."
+            .into(),
         format!(
             "With dioxide: Durability::EveryWrite{}. It promises what O_DSYNC does, and writers \
              share flushes.",
             dioxide(case)
         ),
-        "Without dioxide: open the file with O_DSYNC in place of O_SYNC, or use fdatasync or \
-         RWF_DSYNC: the size and the space of the file stay as they are, and what O_SYNC commits \
-         beside the data is the time of each write."
+        "If it then still waits there, the space was allocated but not written: fill it with \
+         zeros first."
             .into(),
     ]
 }
@@ -317,9 +366,9 @@ fn metadata_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
     if fs == Some("btrfs") {
         return vec![
             format!(
-                "With dioxide: Durability::EveryWrite{}: writers share commits. A program that \
-                 stays as it is, and writes O_DIRECT: dioxide run PROGRAM.",
-                dioxide(case)
+                "With dioxide: Durability::EveryWrite{}: writers share commits.{}",
+                dioxide(case),
+                as_it_is(case, Kind::JournalCommit)
             ),
             "Without dioxide: let one thread sync for all that wait. In a directory with chattr +C \
              durable writes over written space leave the trees as they are."
@@ -333,10 +382,15 @@ fn metadata_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
              commit, only a flush.",
             dioxide(case)
         ),
-        "Without dioxide: fill the file with zeros first, or write over an old one: the size and \
-         the map of the file then stay as they are. Allocated space alone (fallocate) does not \
-         help: to mark it as written is a change as well. Use fdatasync or O_DSYNC, not fsync or \
-         O_SYNC, which commit times too."
-            .into(),
+        format!(
+            "Without dioxide: fill the file with zeros first, or write over an old one: the size \
+             and the map of the file then stay as they are. Allocated space alone (fallocate) does \
+             not help: to mark it as written is a change as well.{}",
+            if may_commit_times(case) {
+                " Use fdatasync or O_DSYNC, not fsync or O_SYNC, which commit times too."
+            } else {
+                ""
+            }
+        ),
     ]
 }

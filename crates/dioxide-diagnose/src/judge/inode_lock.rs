@@ -1,7 +1,7 @@
 //! Waits for the lock of an inode.
 
 use super::advice;
-use super::case::{Case, is_worker};
+use super::case::{Case, is_worker, may_run};
 use super::cause::{self, Cause, Ground};
 use super::curve;
 use crate::channels::{self, Kind, Surroundings};
@@ -20,6 +20,8 @@ struct Group<'a> {
     fs: BTreeSet<&'a str>,
     grounds: BTreeSet<String>,
     of_workers: u64,
+    /// Waits for pages of the cache in the writes that hold the lock.
+    pages: u64,
 }
 
 /// A finding for each cause.
@@ -28,7 +30,7 @@ pub fn findings(case: &Case<'_>) -> Vec<Finding> {
     let mut groups: BTreeMap<Cause, Group<'_>> = BTreeMap::new();
     for seen in case.seen.iter().filter(|seen| seen.kind == Kind::InodeLock) {
         let file = cause::file_of(case, seen);
-        let ground = match (cause::reported_by(seen), file) {
+        let ground = match (cause::reported_by(case, seen), file) {
             (Some(cause), _) => Ground { cause, because: String::new() },
             (None, Some(file)) => {
                 of_files.entry(file).or_insert_with(|| cause::of_file(case, file)).clone()
@@ -36,6 +38,14 @@ pub fn findings(case: &Case<'_>) -> Vec<Finding> {
             (None, None) => Ground { cause: Cause::Other, because: String::new() },
         };
         groups.entry(ground.cause).or_default().add(seen, file, ground.because);
+    }
+    for cause in [Cause::Checksums, Cause::HolesThroughCache] {
+        if let Some(group) = groups.get_mut(&cause) {
+            group.pages = case.count(|seen| {
+                cause::is_behind_direct_write(case, seen)
+                    && seen.file.is_some_and(|file| group.files.contains_key(file.path.as_str()))
+            });
+        }
     }
     if let Some(other) = groups.remove(&Cause::Other) {
         let holders = groups.values_mut().filter(|group| group.shares_a_file_with(&other));
@@ -86,27 +96,36 @@ impl<'a> Group<'a> {
     }
 
     fn finding(self, case: &Case<'_>, cause: Cause) -> Finding {
-        let share = waits::part(self.count, case.in_io);
+        let of_lock = waits::part(self.count, case.in_io);
+        let of_pages = waits::part(self.pages, case.in_io);
         let fs = if self.fs.len() == 1 { self.fs.first().copied() } else { None };
         let function =
             self.function().map(|function| format!(" in {function}")).unwrap_or_default();
         let why = advice::why(case, cause, fs);
+        let has_ring = self.of_workers > self.count / 2;
+        let may_run = !has_ring && may_run(self.files.values().copied());
         let measured =
             curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default();
         Finding {
             wall: cause.wall(),
-            share,
+            share: (of_lock + of_pages).min(1.0),
             file: if self.files.len() == 1 {
                 self.files.keys().next().map(ToString::to_string)
             } else {
                 None
             },
             verdict: format!(
-                "{} of the time in I/O waits for the lock of the inode{function}: {why}.{measured}",
-                percent(share)
+                "{} of I/O time is spent waiting for the lock of the inode{function}{}: \
+                 {why}.{measured}",
+                percent(of_lock),
+                if self.pages > 0 {
+                    format!(", and {} for pages of the cache", percent(of_pages))
+                } else {
+                    String::new()
+                }
             ),
             evidence: self.evidence(case),
-            advice: advice::lines(case, cause, fs, self.of_workers > self.count / 2),
+            advice: advice::lines(case, cause, fs, may_run),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::channels::Kind;
 use crate::evidence::SeenDevice;
 use crate::finding::{Finding, Wall};
 use crate::waits::{self, Seen};
-use crate::words::{counted, list, mean, percent, rate};
+use crate::words::{counted, list, mean, nanoseconds, percent, rate};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,17 +68,12 @@ pub fn nothing(case: &Case<'_>, walls: f64) -> Finding {
     let share = if case.in_io == 0 { 0.0 } else { (1.0 - walls).clamp(0.0, 1.0) };
     let unknown = strangers(case);
     evidence.extend(
-        unknown
-            .iter()
-            .map(|function| format!("Not known here, and no I/O that is known: {function}.")),
+        unknown.iter().map(|function| format!("Unrecognised, and not in known I/O: {function}.")),
     );
     let in_io = waits::per_look(case.in_io, case.evidence);
     let is_most_unknown = case.threads(is_stranger) > in_io.max(1.0);
-    let nothing = if is_most_unknown {
-        "Nothing that is known here serialises"
-    } else {
-        "Nothing serialises"
-    };
+    let nothing =
+        if is_most_unknown { "No recognised wait serialises" } else { "Nothing serialises" };
     let verdict = format!("{nothing}: {why}. {does}");
     Finding { wall: Wall::Nothing, share, file: None, verdict, evidence, advice: Vec::new() }
 }
@@ -107,6 +102,7 @@ fn what_threads_do(case: &Case<'_>) -> String {
     add(case.threads(is_locked), "wait for locks, flushes or commits");
     add(case.threads_in(Kind::Processor), "are running or runnable");
     add(case.threads_in(Kind::Idle), "wait outside I/O");
+    add(case.threads_in(Kind::Stopped), "are stopped");
     add(case.threads_in(Kind::Unknown), "wait in unrecognised functions");
     if does.is_empty() {
         return "No thread was seen at all.".into();
@@ -140,7 +136,13 @@ fn is_locked(seen: &Seen<'_>) -> bool {
     use Kind::*;
     matches!(
         seen.kind,
-        InodeLock | PositionLock | FileSystemLock | JournalCommit | Flush | ProgramLock
+        InodeLock
+            | PositionLock
+            | FileSystemLock
+            | JournalCommit
+            | Flush
+            | ProgramLock
+            | ProgramQueue
     )
 }
 
@@ -157,7 +159,7 @@ fn kinds(case: &Case<'_>) -> Vec<String> {
     if shares.is_empty() {
         Vec::new()
     } else {
-        vec![format!("Of the time in I/O: {}.", shares.join(", "))]
+        vec![format!("Of I/O time: {}.", shares.join(", "))]
     }
 }
 
@@ -178,7 +180,7 @@ pub fn device(case: &Case<'_>) -> Option<Finding> {
             mean(device.inflight, "request"),
             percent(busy)
         ),
-        evidence: Vec::new(),
+        evidence: vec![device_line(case, device)],
         advice: Vec::new(),
     })
 }
@@ -198,7 +200,7 @@ pub fn processor(case: &Case<'_>) -> Option<Finding> {
             counted(cpus as u64, "processor")
         ),
         evidence: Vec::new(),
-        advice: if case.in_io > 0 {
+        advice: if case.in_io > 0 && !is_idle(case) {
             vec!["Larger or merged operations cost less processor time for each byte.".into()]
         } else {
             Vec::new()
@@ -220,27 +222,37 @@ pub fn unknown(case: &Case<'_>) -> Finding {
         share,
         file: None,
         verdict: format!(
-            "{} of the time in I/O waits in functions that are not known here: {}.",
+            "{} of I/O time is spent waiting in unrecognised functions: {}.",
             percent(share),
             list(&functions)
         ),
         evidence: functions.iter().map(|function| format!("Seen in {function}.")).collect(),
-        advice: vec!["As root, stacks tell more: the wait table has them.".into()],
+        advice: vec!["Run as root to see also stacks, in the wait table.".into()],
     }
 }
 
-fn device_line(case: &Case<'_>, device: &SeenDevice) -> String {
+/// The activity of a device: how saturated it is.
+pub fn device_line(case: &Case<'_>, device: &SeenDevice) -> String {
     let flushes =
         device.flushes.map(|flushes| format!(", {} flushes", rate(case.per_second(flushes))));
     format!(
-        "{}: {} reads, {} writes{}; {} in flight on average, busy for {} of the time.",
+        "{}: {} reads, {} writes{}; {} in flight on average{}, busy for {} of the time{}.",
         device.name,
         rate(case.per_second(device.reads)),
         rate(case.per_second(device.writes)),
         flushes.unwrap_or_default(),
         mean(device.inflight, "request"),
-        percent(busy(case, device))
+        device.queue_max.map(|most| format!(" (queue of {most})")).unwrap_or_default(),
+        percent(busy(case, device)),
+        latency(case, device).map(|ns| format!(", {ns} each")).unwrap_or_default()
     )
+}
+
+/// The mean time of a request, in the queue and on the device.
+fn latency(case: &Case<'_>, device: &SeenDevice) -> Option<String> {
+    let requests = device.reads.saturating_add(device.writes);
+    let total_ns = device.inflight * case.evidence.watched_ns as f64;
+    (requests > 0 && total_ns > 0.0).then(|| nanoseconds(total_ns / requests as f64))
 }
 
 fn busy(case: &Case<'_>, device: &SeenDevice) -> f64 {

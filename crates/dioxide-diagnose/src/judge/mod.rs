@@ -6,13 +6,16 @@
 mod advice;
 mod case;
 mod cause;
+mod cgroup;
 mod curve;
 mod flush;
 mod inode_lock;
 mod limits;
 mod other_locks;
 mod program_lock;
+mod program_queue;
 mod ring;
+mod stopped;
 
 use crate::evidence::Evidence;
 use crate::finding::{Finding, Wall};
@@ -52,6 +55,14 @@ pub fn judge(evidence: &Evidence) -> Vec<Finding> {
         findings.extend(limits::device(&case));
         findings.extend(limits::processor(&case));
     }
+    if let Some(throttled) = cgroup::of_processors(&case) {
+        let is_main = findings[0].wall == Wall::Nothing;
+        findings.insert(if is_main { 0 } else { findings.len() }, throttled);
+    }
+    if let Some(stopped) = stopped::finding(&case) {
+        let is_main = stopped.share >= stopped::MAIN_MIN || findings[0].wall == Wall::Nothing;
+        findings.insert(if is_main { 0 } else { findings.len() }, stopped);
+    }
     warn_if_thin(&case, &mut findings[0]);
     findings
 }
@@ -62,14 +73,16 @@ fn real(case: &Case<'_>, findings: Vec<Finding>) -> Vec<Finding> {
     let is_enough = |share: f64| {
         share >= SHARE_MIN && share * case.in_io as f64 >= ACTIVE_SHARE_MIN * case.active() as f64
     };
-    // Workers wait for the others.
+    // Workers wait for the others, and a cgroup's limit prolongs the others.
     let together: f64 = findings
         .iter()
-        .filter(|finding| finding.wall != Wall::RingWorkers)
+        .filter(|finding| !matches!(finding.wall, Wall::RingWorkers | Wall::CgroupLimit))
         .map(|finding| finding.share)
         .sum();
-    let is_one_enough = findings.iter().any(|finding| is_enough(finding.share));
-    let is_real = |finding: &Finding| match is_one_enough {
+    let is_one_enough = findings
+        .iter()
+        .any(|finding| finding.wall != Wall::CgroupLimit && is_enough(finding.share));
+    let is_real = |finding: &Finding| match is_one_enough || finding.wall == Wall::CgroupLimit {
         true => is_enough(finding.share),
         false => is_enough(together) && finding.share >= PART_MIN,
     };
@@ -77,7 +90,8 @@ fn real(case: &Case<'_>, findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 fn walls(case: &Case<'_>) -> Vec<Finding> {
-    let mut walls = inode_lock::findings(case);
+    let mut walls: Vec<Finding> = cgroup::of_io(case).into_iter().collect();
+    walls.extend(inode_lock::findings(case));
     walls.extend([
         other_locks::position(case),
         other_locks::of_file_system(case),
@@ -85,6 +99,7 @@ fn walls(case: &Case<'_>) -> Vec<Finding> {
         flush::flush(case),
         flush::journal(case),
         program_lock::held_over_io(case),
+        program_queue::waiting(case),
         ring::workers(case),
         limits::unknown(case),
     ]);
@@ -93,10 +108,11 @@ fn walls(case: &Case<'_>) -> Vec<Finding> {
 
 fn warn_if_thin(case: &Case<'_>, main: &mut Finding) {
     let looks = case.evidence.looks;
-    if looks < LOOKS_THIN || case.in_io < SIGHTINGS_THIN && main.wall != Wall::Nothing {
-        let seen = counted(case.in_io, "sighting");
-        main.verdict +=
-            &format!(" The evidence is thin: {seen} in I/O, in {}.", counted(looks, "look"));
+    if looks < LOOKS_THIN
+        || case.in_io < SIGHTINGS_THIN && !matches!(main.wall, Wall::Nothing | Wall::Stopped)
+    {
+        let seen = counted(case.in_io, "sample");
+        main.verdict += &format!(" The evidence is thin: {seen} in I/O, of {looks} passes.");
     }
 }
 

@@ -108,7 +108,7 @@ fn finding(
         share,
         file: only(&case.files(&which)).map(str::to_owned),
         verdict: format!(
-            "{} of the time in I/O waits for {what}.{}",
+            "{} of I/O time is spent waiting for {what}.{}",
             percent(share),
             curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default()
         ),

@@ -25,9 +25,9 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
         share,
         file: only(&case.files(is_held)).map(str::to_owned),
         verdict: format!(
-            "{} of the time in I/O waits for a lock of the program itself: {} wait for one futex, \
-             while {} are in {}. It is the program that lets only one do so at a time, not the \
-             kernel.{}",
+            "{} of I/O time is spent waiting for a lock of the program itself: {} wait for one \
+             futex, while {} are in {}. It is the program that lets only one do so at a time, not \
+             the kernel.{}",
             percent(share),
             mean(waiting, "thread"),
             mean(case.threads(is_held), "thread"),
@@ -59,7 +59,7 @@ fn of_file(case: &Case<'_>, share: f64) -> Finding {
         share,
         file: only(&case.files(is_of_file_lock)).map(str::to_owned),
         verdict: format!(
-            "{} of the time in I/O waits for locks that the program takes of a file (flock, \
+            "{} of I/O time is spent waiting for locks that the program takes of a file (flock, \
              fcntl): {} wait, on average. It is the program that lets only one in at a time, not \
              the kernel.",
             percent(share),

@@ -9,7 +9,7 @@ pub fn workers(case: &Case<'_>) -> Finding {
     let share = case.share(is_worker);
     let where_ = kinds(case);
     let verdict = format!(
-        "{} of the time in I/O is spent by workers of io_uring{}: the ring hands over what would \
+        "{} of I/O time is spent by workers of io_uring{}: the ring hands over what would \
          have to wait, and each worker waits like a thread.",
         percent(share),
         if where_.is_empty() {

@@ -193,6 +193,12 @@ impl Files {
         self.seen[file].block_bytes
     }
 
+    /// Whether writes to a file may wait for the device.
+    pub fn is_direct_or_durable(&self, file: usize) -> bool {
+        let file = &self.seen[file].file;
+        file.is_direct || file.is_durable
+    }
+
     /// The devices of the files, each once, by number.
     pub fn disks(&self) -> BTreeSet<u64> {
         self.seen.iter().map(|seen| seen.disk).collect()

@@ -55,6 +55,11 @@ pub fn parse_syscall(text: &[u8]) -> Option<InCall> {
     Some(InCall::Call(RawCall { number, arguments }))
 }
 
+/// `schedstat`: time on a processor, time runnable, and how often it has run.
+pub fn parse_schedstat(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.split_whitespace().nth(2)?.parse().ok()
+}
+
 /// Lines like `[<0>] rwsem_down_write_slowpath+0x22/0x6f0 [module]`.
 pub fn parse_stack(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
@@ -105,6 +110,12 @@ mod tests {
         assert_eq!(parse_syscall(text), Some(InCall::Call(call)));
         assert_eq!(parse_syscall(b""), None);
         assert_eq!(parse_syscall(b"18 0x3"), None);
+    }
+
+    #[test]
+    fn runs_are_the_third_number() {
+        assert_eq!(parse_schedstat(b"675865 1098651 18\n"), Some(18));
+        assert_eq!(parse_schedstat(b"0 0\n"), None);
     }
 
     #[test]

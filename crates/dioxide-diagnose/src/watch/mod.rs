@@ -10,25 +10,34 @@
 //! | wait channel | `wchan` | the owner of the process, and root |
 //! | call, file, offset | `syscall`, `/proc/PID/fd`, `mem` | the same, if `ptrace_scope` allows |
 //! | kernel stack | `stack` | root |
+//! | runs, of waiters on futexes | `schedstat` | all users |
+//! | limits | `/proc/PID/cgroup`, and the cgroup's directory | all users |
 //!
 //! [`Evidence::unseen`] names unavailable evidence, with the reason.
 
 mod calls;
+mod cgroups;
 mod devices;
 mod files;
 mod look;
 mod pace;
 mod process;
+mod queues;
 mod tally;
 mod trace;
 mod watched;
 
+use crate::channels::{self, Does};
 use crate::evidence::{Call, DirectIo, Evidence, SeenDevice, SeenFile, Sighting, Subject};
 use calls::{About, RawCall, Transfer};
+use cgroups::Cgroups;
 use devices::Devices;
 use files::Files;
+use look::normalised;
 use pace::Pace;
 use process::Process;
+use queues::{NAP, Part, Queues, Reading};
+use rustix::fs::makedev;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -57,6 +66,7 @@ const TRACED: &str = "lock waits, direct I/O and what rings hand to workers";
 pub(crate) fn parse(text: &[u8]) {
     look::parse_stat(text);
     look::parse_syscall(text);
+    look::parse_schedstat(text);
     look::parse_stack(text);
     look::parse_wchan(text);
     trace::text::parse(text);
@@ -110,6 +120,17 @@ pub enum Error {
     NoSuchProcess {
         /// The process ID.
         pid: u32,
+    },
+    /// It has ended, and its parent has not waited for it.
+    #[error(
+        "process {pid} is a zombie: it has ended, and its parent, process {parent}, has not waited \
+         for it; there is nothing to observe"
+    )]
+    Zombie {
+        /// The process ID.
+        pid: u32,
+        /// The parent's process ID.
+        parent: u32,
     },
     /// A thread of the kernel.
     #[error("process {pid} is a thread of the kernel")]
@@ -199,6 +220,8 @@ struct Gathering {
     watched: Watched,
     files: Files,
     devices: Devices,
+    cgroups: Cgroups,
+    queues: Queues,
     calls: Calls,
     tally: Tally,
     tracer: Option<Tracer>,
@@ -223,6 +246,8 @@ impl Gathering {
             watched,
             files: Files::default(),
             devices: Devices::default(),
+            cgroups: Cgroups::default(),
+            queues: Queues::default(),
             calls: Calls::default(),
             tally: Tally::default(),
             tracer: tracer.ok(),
@@ -278,12 +303,16 @@ impl Gathering {
         self.files.next_look();
         self.watched.scan_files(&mut self.files);
         self.devices.find(self.files.disks());
+        for process in self.watched.processes.values() {
+            self.cgroups.find(&process.read("cgroup").unwrap_or_default());
+        }
     }
 
     fn look(&mut self) {
         self.looks += 1;
         self.files.next_look();
         self.calls.next_look();
+        let mut readings = Vec::new();
         for process in self.watched.processes.values_mut() {
             for (tid, name, look) in process.look(|name| self.watched.whom.includes(name)) {
                 let mut call = look.call.map(|call| {
@@ -292,15 +321,34 @@ impl Gathering {
                 if let (Some(call), Some(tracer)) = (&mut call, &self.tracer) {
                     name_file_of_ring(call, tid, tracer, &self.files);
                 }
+                let part = call.as_ref().and_then(|call| part(call, &self.files));
+                let runs = part.as_ref().and_then(|_| process.threads[&tid].runs(&process.dir));
+                let mut ran_lately = false;
+                if let (Some(part), Some(runs)) = (part, runs) {
+                    let thread = (process.pid, tid);
+                    let ran = self.queues.ran_lately(thread, runs, Instant::now());
+                    ran_lately = ran && part == Part::Waits;
+                    if ran_lately || part != Part::Waits {
+                        readings.push(Reading { thread, task: normalised(&name), part, runs });
+                    }
+                }
                 let place = Place {
                     task: name,
                     state: look.state,
                     call,
                     channel: look.channel,
                     stack: look.stack,
+                    ran_lately,
                 };
                 self.tally.add((process.pid, tid), place);
             }
+        }
+        if self.queues.look(readings) {
+            let read = |(pid, tid): (u32, u32)| {
+                let process = self.watched.processes.get(&pid)?;
+                process.threads.get(&tid)?.runs(&process.dir)
+            };
+            self.queues.nap(read, || thread::sleep(NAP));
         }
     }
 
@@ -310,9 +358,9 @@ impl Gathering {
         self.files.take_sizes();
         let watched = self.begun.elapsed();
         let devices = self.devices.finish(watched);
-        let mut unseen = self.watched.unseen;
+        let mut unseen = std::mem::take(&mut self.watched.unseen);
         if let Subject::Program { command, processes, .. } = &mut subject {
-            *command = self.watched.command;
+            *command = std::mem::take(&mut self.watched.command);
             *processes = self.tally.processes();
         }
         let threads = self.tally.threads();
@@ -325,8 +373,11 @@ impl Gathering {
         let (sightings, files) = (self.tally.finish(), self.files.finish());
         let devices =
             of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
+        let numbers =
+            devices.iter().map(|device| makedev(device.number.0, device.number.1)).collect();
         Evidence {
             subject,
+            has_ended: self.watched.is_over(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
             cpus: thread::available_parallelism().map_or(1, usize::from),
             watched_ns: (self.ended - self.begun).as_nanos() as u64,
@@ -337,7 +388,9 @@ impl Gathering {
             direct: traced.direct,
             locks: traced.locks,
             punts: traced.punts,
+            cgroups: self.cgroups.finish(&numbers),
             devices,
+            queues: self.queues.finish(),
             curve: Vec::new(),
             others: Vec::new(),
             unseen: unseen.into_iter().collect(),
@@ -397,6 +450,21 @@ fn name_file_of_ring(call: &mut Call, tid: u32, tracer: &Tracer, files: &Files) 
         call.file = Some(file);
         call.extends = Some(extends);
     }
+}
+
+/// The part of a blocked call in a queue of the program.
+fn part(call: &Call, files: &Files) -> Option<Part> {
+    if call.futex.is_some() || matches!(call.name.as_str(), "semop" | "semtimedop") {
+        return Some(Part::Waits);
+    }
+    let file = call.file?;
+    let leads = match channels::does(&call.name)? {
+        Does::Syncs => true,
+        // Others seldom block.
+        Does::Writes => files.is_direct_or_durable(file),
+        Does::Reads | Does::Shapes | Does::Submits => false,
+    };
+    leads.then(|| Part::Leads { file, call: call.name.clone() })
 }
 
 /// Describes a call and its file.

@@ -2,7 +2,9 @@
 //! file costs a third of opening it. An open file cannot become that of another process with the
 //! same ID.
 
-use super::look::{InCall, Look, parse_stack, parse_stat, parse_syscall, parse_wchan};
+use super::look::{
+    InCall, Look, parse_schedstat, parse_stack, parse_stat, parse_syscall, parse_wchan,
+};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::io::{Errno, pread, read};
@@ -42,6 +44,7 @@ pub struct Thread {
     syscall: Source,
     /// The stack if readable, whose first function is the wait channel; otherwise the wait channel.
     place: Source,
+    schedstat: Source,
 }
 
 /// A file of /proc.
@@ -167,6 +170,13 @@ impl Process {
         (!arguments.is_empty()).then(|| arguments.to_owned())
     }
 
+    /// Its parent, if it has ended and the parent has not waited for it: a zombie.
+    pub fn unreaped_by(&self) -> Option<u32> {
+        let stat = self.read("stat")?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        (fields.next()? == "Z").then(|| fields.next()?.parse().ok()).flatten()
+    }
+
     /// The name of its first thread, in brackets.
     pub fn name(&self) -> String {
         format!("[{}]", self.read("comm").unwrap_or_default().trim())
@@ -201,6 +211,7 @@ impl Thread {
             stat: source("stat"),
             syscall: source("syscall"),
             place: source(place),
+            schedstat: source("schedstat"),
         };
         thread.state(dir)?;
         Some(thread)
@@ -213,6 +224,11 @@ impl Thread {
         self.name = name;
         // Zombie or dead.
         (state != 'Z' && state != 'X').then_some(state)
+    }
+
+    /// How often it has run. None if it has ended, or the kernel does not count that.
+    pub fn runs(&self, dir: &OwnedFd) -> Option<u64> {
+        parse_schedstat(self.schedstat.read(dir, &mut [0; TEXT_MAX]).ok()?)
     }
 
     /// Samples its state. None if it has ended.
@@ -245,7 +261,8 @@ impl Thread {
             ('R', Some(_)) => 'S',
             (state, _) => state,
         };
-        let waits = call.is_some() || (state != 'R' && channel.is_some());
+        let is_stopped = matches!(state, 'T' | 't');
+        let waits = call.is_some() || is_stopped || (state != 'R' && channel.is_some());
         Some(if waits { Look { state, call, channel, stack } } else { Look::running() })
     }
 }

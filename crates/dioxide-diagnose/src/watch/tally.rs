@@ -26,6 +26,7 @@ pub struct Place {
     pub call: Option<Call>,
     pub channel: Option<String>,
     pub stack: Vec<String>,
+    pub ran_lately: bool,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +69,7 @@ impl Tally {
             call: place.call,
             channel: place.channel,
             stack: place.stack,
+            ran_lately: place.ran_lately,
         };
         let mut sightings: Vec<_> = self.places.into_iter().map(sighting).collect();
         sightings.sort_by_key(|one| Reverse(one.count));

@@ -12,7 +12,7 @@ use std::path::Path;
 /// The divisor of this process's descriptor limit that open thread files may use.
 const DESCRIPTORS_PART: u64 = 4;
 /// Open files per thread.
-const DESCRIPTORS_OF_THREAD: u64 = 3;
+const DESCRIPTORS_OF_THREAD: u64 = 4;
 
 #[derive(Debug)]
 pub struct Watched {
@@ -37,7 +37,10 @@ impl Watched {
         };
         let mut process = open(pid)?;
         if !process.find_threads(0) {
-            return Err(Error::NoSuchProcess { pid });
+            return Err(match process.unreaped_by() {
+                Some(parent) => Error::Zombie { pid, parent },
+                None => Error::NoSuchProcess { pid },
+            });
         }
         if process.is_kernels() {
             return Err(Error::KernelThread { pid });
@@ -48,6 +51,14 @@ impl Watched {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open_threads_max = descriptors / DESCRIPTORS_PART / DESCRIPTORS_OF_THREAD;
         process.threads.clear();
+        let mut unseen = BTreeSet::new();
+        if !Path::new("/proc/thread-self/schedstat").exists() {
+            unseen.insert(
+                "queues of the program: this kernel does not count how often threads run \
+                 (CONFIG_SCHED_INFO)"
+                    .to_owned(),
+            );
+        }
         let mut watched = Self {
             whom,
             pid,
@@ -55,7 +66,7 @@ impl Watched {
             processes: BTreeMap::new(),
             refused: BTreeSet::new(),
             open_threads_max: open_threads_max as usize,
-            unseen: BTreeSet::new(),
+            unseen,
         };
         watched.add(process);
         Ok(watched)

@@ -13,7 +13,7 @@ use dioxide_diagnose::channels::Kind;
 use dioxide_diagnose::evidence::{OtherWay, Step};
 use dioxide_diagnose::finding::{Finding, Wall};
 use dioxide_diagnose::usl::{Fit, Prediction};
-use dioxide_diagnose::waits::Wait;
+use dioxide_diagnose::waits::{Wait, over_files};
 use dioxide_diagnose::words::{percent, rate, threads};
 use maud::{Markup, html};
 
@@ -35,17 +35,18 @@ pub fn page(document: &Document) -> String {
 }
 
 fn section(document: &Document, diagnosis: &Diagnosis) -> Markup {
+    let rows = over_files(&diagnosis.waits);
     html! {
         section {
             (page::heading(&title(document, diagnosis)))
             @for finding in &diagnosis.findings { (verdict(finding)) }
             div.plots {
-                @if diagnosis.waits.iter().any(is_drawn) { (shares(&diagnosis.waits)) }
+                @if diagnosis.waits.iter().any(is_drawn) { (shares(&rows)) }
                 @if !diagnosis.evidence.curve.is_empty() { (scaling(diagnosis)) }
             }
             @if !diagnosis.waits.is_empty() {
                 h3 { "Where the threads were" }
-                (page::table(&waits(&diagnosis.waits)))
+                (page::table(&waits(&rows)))
             }
             @if !diagnosis.evidence.curve.is_empty() {
                 h3 { "Rate by threads" }
@@ -84,7 +85,7 @@ fn shares(waits: &[Wait]) -> Markup {
         let share = wait.share.unwrap_or_default();
         let place = wait.function.as_ref().map(|function| format!(" in {function}"));
         Bar {
-            name: format!("{}{}", wait.kind.name(), place.unwrap_or_default()),
+            name: format!("{}{}", wait.object(), place.unwrap_or_default()),
             style: style(wait.kind),
             value: share,
             text: percent(share),
@@ -94,7 +95,7 @@ fn shares(waits: &[Wait]) -> Markup {
     let bars: Vec<Bar> = waits.iter().filter(|wait| is_drawn(wait)).map(bar).collect();
     let words: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.name, bar.text)).collect();
     Bars {
-        title: "Share of the time in I/O".into(),
+        title: "Share of I/O time".into(),
         description: words.join(", ") + ".",
         bars,
         full: Some(1.0),
@@ -104,13 +105,14 @@ fn shares(waits: &[Wait]) -> Markup {
 
 /// Locks, durability, the device, and the rest.
 fn style(kind: Kind) -> Style {
+    use Kind::*;
     Style(match kind {
-        Kind::InodeLock | Kind::PositionLock | Kind::FileSystemLock | Kind::ProgramLock => 1,
+        InodeLock | PositionLock | FileSystemLock | ProgramLock | ProgramQueue => 1,
         Kind::Flush | Kind::JournalCommit => 2,
         Kind::Device => 0,
         Kind::PageCache => 3,
         Kind::Processor => 5,
-        Kind::Completions | Kind::Idle | Kind::Unknown => 4,
+        Kind::Completions | Kind::Idle | Kind::Stopped | Kind::Unknown => 4,
     })
 }
 

@@ -1,0 +1,107 @@
+//! Limits of cgroups, compared with the measured rates.
+
+use super::case::Case;
+use super::limits;
+use crate::channels::Kind;
+use crate::evidence::{IoLimit, SeenCgroup};
+use crate::finding::{Finding, Wall};
+use crate::waits;
+use crate::words::{bytes_rate, percent, rate};
+
+/// A rate of this part of its limit has reached it: the first and the last moment count in part.
+const REACHED_MIN: f64 = 0.9;
+
+/// Throttling in fewer periods than this is no bottleneck.
+const THROTTLED_MIN: f64 = 0.1;
+
+/// With fewer periods the share is chance.
+const PERIODS_MIN: u64 = 5;
+
+/// The I/O limit that was reached most. Every wait for I/O is then longer, whatever it is for, also
+/// those for a thread that waits for the device.
+pub fn of_io(case: &Case<'_>) -> Option<Finding> {
+    let all =
+        case.evidence.cgroups.iter().flat_map(|group| group.io.iter().map(move |io| (group, io)));
+    let reached = all.filter(|(_, io)| used(case, io) >= REACHED_MIN);
+    let (group, io) =
+        reached.max_by(|one, other| used(case, one.1).total_cmp(&used(case, other.1)))?;
+    let done = case.per_second(io.done);
+    let device = io.device_name.clone().unwrap_or(format!("{}:{}", io.device.0, io.device.1));
+    let file = format!("{}/{}", group.path, io.file);
+    let what = if io.quantity.starts_with('r') { "reads" } else { "writes" };
+    let of = if io.quantity.ends_with("iops") { rate } else { bytes_rate };
+    let is_io = |kind| !matches!(kind, Kind::Processor | Kind::Unknown);
+    Some(Finding {
+        wall: Wall::CgroupLimit,
+        share: case.share(|seen| is_io(seen.kind)),
+        file: None,
+        verdict: format!(
+            "The cgroup limits I/O: {} allows {what} on {device} at {}, and {} were done.",
+            group.path,
+            of(io.per_second as f64),
+            of(done)
+        ),
+        evidence: evidence(case, group, io, &file),
+        advice: advice(io, &file),
+    })
+}
+
+fn evidence(case: &Case<'_>, group: &SeenCgroup, io: &IoLimit, file: &str) -> Vec<String> {
+    let mut lines =
+        vec![format!("{file}: {} is used to {}.", io.quantity, percent(used(case, io)))];
+    lines.extend(group.io_pressure_ns.map(|pressure_ns| {
+        let share = waits::part(pressure_ns, case.evidence.watched_ns);
+        format!(
+            "io.pressure: a thread of the cgroup waited for I/O in {} of the time.",
+            percent(share)
+        )
+    }));
+    lines.extend(case.busiest().map(|device| limits::device_line(case, device)));
+    lines
+}
+
+fn advice(io: &IoLimit, file: &str) -> Vec<String> {
+    let (major, minor) = io.device;
+    let value = match io.file.as_str() {
+        "io.max" => format!("{major}:{minor} {}=max", io.quantity),
+        _ => format!("{major}:{minor} 0"),
+    };
+    let mut lines =
+        vec![format!("Raise the limit in {file}; to remove it: echo '{value}' > {file}.")];
+    if io.quantity.ends_with("iops") {
+        lines.push("Under the limit, only larger or merged operations get more done.".to_owned());
+    }
+    lines
+}
+
+/// The part of a limit that is used.
+fn used(case: &Case<'_>, io: &IoLimit) -> f64 {
+    if io.per_second == 0 { 0.0 } else { case.per_second(io.done) / io.per_second as f64 }
+}
+
+/// The limit on processors that throttled most.
+pub fn of_processors(case: &Case<'_>) -> Option<Finding> {
+    let limited = case.evidence.cgroups.iter().filter_map(|group| {
+        let cpu = group.cpu.as_ref().filter(|cpu| cpu.periods >= PERIODS_MIN)?;
+        let share = waits::part(cpu.throttled_periods, cpu.periods);
+        (share >= THROTTLED_MIN).then_some((group, cpu, share))
+    });
+    let (group, cpu, share) = limited.max_by(|one, other| one.2.total_cmp(&other.2))?;
+    let file = format!("{}/cpu.max", group.path);
+    Some(Finding {
+        wall: Wall::CgroupLimit,
+        share: case.share_of(Kind::Processor),
+        file: None,
+        verdict: format!(
+            "The cgroup limits processors: {file} allows {:.1}, and threads were throttled in {} \
+             of its periods.",
+            cpu.cpus,
+            percent(share)
+        ),
+        evidence: vec![format!(
+            "cpu.stat: {} of {} periods were throttled.",
+            cpu.throttled_periods, cpu.periods
+        )],
+        advice: vec![format!("Raise the limit in {file}; to remove it: echo max > {file}.")],
+    })
+}
