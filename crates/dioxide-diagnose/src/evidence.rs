@@ -274,11 +274,11 @@ pub struct Pairs {
     pub held: u64,
     /// Of these, the ones that ran.
     pub held_woken: u64,
-    /// Waiters while that thread ran.
+    /// Waiters while that thread ran, and at least one of them.
     pub ended: u64,
     /// Of these, the ones that ran.
     pub ended_woken: u64,
-    /// Pairs of readings in which that thread ran.
+    /// The number of such pairs of readings.
     pub ends: u64,
 }
 

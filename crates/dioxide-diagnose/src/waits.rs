@@ -336,6 +336,9 @@ const PAIRS_MIN: u64 = 20;
 /// The minimum share of waiters that run when the call ends. About half wait for the next one.
 const WOKEN_MIN: f64 = 0.2;
 
+/// The same between two passes: few of a pool run in that time, and all waiters of a queue.
+const WOKEN_LONG_MIN: f64 = 0.5;
+
 /// The same where calls are short.
 const WOKEN_SHORT_MIN: f64 = 0.4;
 
@@ -344,16 +347,21 @@ const STRAY_MAX: f64 = 0.25;
 
 /// The pairs of readings that show most: those of two passes if the call is often longer.
 pub(crate) fn best(queue: &Queue) -> Pairs {
-    if queue.long.held > queue.long.ended { queue.long } else { queue.short }
+    if is_long(queue) { queue.long } else { queue.short }
+}
+
+fn is_long(queue: &Queue) -> bool {
+    queue.long.held.saturating_mul(2) > queue.long.ended
 }
 
 /// Whether waiters sleep through the call and run at its end.
 pub(crate) fn is_followed(queue: &Queue) -> bool {
     let pairs = best(queue);
     let woken = part(pairs.ended_woken, pairs.ended);
+    let woken_min = if is_long(queue) { WOKEN_LONG_MIN } else { WOKEN_MIN };
     pairs.held >= PAIRS_MIN
         && pairs.ended >= PAIRS_MIN
-        && woken >= WOKEN_MIN
+        && woken >= woken_min
         && part(pairs.held_woken, pairs.held) <= STRAY_MAX * woken
 }
 

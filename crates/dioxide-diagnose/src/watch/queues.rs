@@ -6,7 +6,7 @@
 //! (`schedstat`). Two readings of it, a nap apart, show who has slept through.
 
 use crate::evidence::{Pairs, Queue};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::tally::Tid;
@@ -140,11 +140,15 @@ impl Queues {
             }
         }
         for (file, is_held) in held {
-            let mut tasks = BTreeSet::new();
+            let mut of_tasks: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
             for reading in before.iter().filter(|reading| reading.part == Part::Waits) {
-                let followed = self.queues.entry((reading.task.clone(), file)).or_default();
-                let is_first = tasks.insert(&reading.task);
-                pairs(followed).add(is_held, !slept(reading), is_first);
+                let (count, ran) = of_tasks.entry(&reading.task).or_default();
+                *count += 1;
+                *ran += u64::from(!slept(reading));
+            }
+            for (task, (count, ran)) in of_tasks {
+                let followed = self.queues.entry((task.to_owned(), file)).or_default();
+                pairs(followed).add(is_held, count, ran);
             }
         }
     }
@@ -180,15 +184,16 @@ impl Queues {
 }
 
 impl Pairs {
-    fn add(&mut self, is_held: bool, ran: bool, is_first: bool) {
-        let (count, woken) = if is_held {
-            (&mut self.held, &mut self.held_woken)
-        } else {
-            self.ends += u64::from(is_first);
-            (&mut self.ended, &mut self.ended_woken)
-        };
-        *count += 1;
-        *woken += u64::from(ran);
+    fn add(&mut self, is_held: bool, count: u64, ran: u64) {
+        if is_held {
+            self.held += count;
+            self.held_woken += ran;
+        } else if ran > 0 {
+            // Else the call went on to its next step: a sync writes first, and then flushes.
+            self.ends += 1;
+            self.ended += count;
+            self.ended_woken += ran;
+        }
     }
 }
 
@@ -218,7 +223,12 @@ mod tests {
             Some(u64::from(tid) * 10 + u64::from(ran))
         };
         queues.nap(then, || is_over.set(true));
-        // A thread that ran before the nap is no evidence.
+        // A leader that goes on to its next step, and a thread that ran before the nap, are none.
+        let steps_on = Cell::new(0);
+        queues.nap(
+            |(_, tid): Tid| Some(u64::from(tid) * 10 + if tid == 1 { steps_on.get() } else { 0 }),
+            || steps_on.set(1),
+        );
         queues.nap(|_| Some(99), || ());
         // The leaders take turns.
         assert!(queues.look(vec![leads(2, 22), waits(1, 12), waits(3, 30)]));
