@@ -68,6 +68,7 @@ check:
 	cargo fmt --check --manifest-path crates/bench-peers/Cargo.toml
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
+	RUSTFLAGS='--cfg loom' cargo check --package dioxide-io --lib --profile test --target-dir target/loom
 	scripts/mutate --check
 	scripts/prose --self-test
 	scripts/prose

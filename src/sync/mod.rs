@@ -9,7 +9,6 @@ pub(crate) mod inflight;
 mod model;
 #[cfg(not(loom))]
 mod number;
-#[cfg(not(loom))]
 #[allow(unsafe_code)]
 pub(crate) mod signals;
 #[cfg(not(loom))]

@@ -123,10 +123,12 @@ pub struct Mutex<T>(loom::sync::Mutex<T>);
 pub struct MutexGuard<'a, T>(loom::sync::MutexGuard<'a, T>);
 
 impl<T> Mutex<T> {
+    /// A lock of `value`.
     pub fn new(value: T) -> Self {
         Self(loom::sync::Mutex::new(value))
     }
 
+    /// Takes the lock, and waits for it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(self.0.lock().expect("loom poisons nothing"))
     }

@@ -217,8 +217,8 @@ mod tests {
         let text = said(&examples::document());
         for words in [
             "Appends to one file run one at a time here: of 8 threads 6.5 wait for a lock and 1.0 \
-             for the device; 8 threads do 0.50 (0.50..0.50) times what one does. Allocate the file before it is \
-             written, or use dioxide",
+             for the device; 8 threads do 0.50 (0.50..0.50) times what one does. Allocate the file \
+             before it is written, or use dioxide",
             "Writes into holes run one at a time here",
             "fallocate a file, rather than truncate it",
             "Overwrites in one file run side by side here",
