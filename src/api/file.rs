@@ -68,6 +68,12 @@ impl File {
         Self(Some(inner))
     }
 
+    /// The handle, without a close.
+    #[cfg(test)]
+    pub(crate) fn into_handle(mut self) -> FileHandle {
+        self.0.take().expect("only a close takes it")
+    }
+
     pub(crate) fn open_with(options: &OpenOptions, path: &Path) -> Result<Self> {
         open::open(options.request(), path).map(|inner| Self(Some(inner)))
     }

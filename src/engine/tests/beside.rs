@@ -383,16 +383,12 @@ fn ways_to_write(durable: bool) -> [Write; 4] {
     let queued = move |file: &Arc<Engine>, submit: fn(&Queue, &File) -> bool| {
         let (engine, process) = (file.clone(), Process::current());
         let key = Key { dev: 0, inode: Some(0), part: Part::Whole };
-        // It is not in the registry, so it must not be closed.
-        let file = std::mem::ManuallyDrop::new(File::of(FileHandle::Shared {
-            engine,
-            key,
-            process,
-            durable,
-        }));
+        let file = File::of(FileHandle::Shared { engine, key, process, durable });
         let queue = Queue::new(1);
         assert!(submit(&queue, &file));
         let done = queue.reap(1).next().expect("it was submitted");
+        // It is not in the registry, so it must not be closed.
+        drop(file.into_handle());
         done.result.map(drop)
     };
     [
