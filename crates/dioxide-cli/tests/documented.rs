@@ -66,8 +66,9 @@ fn documented() -> BTreeSet<String> {
 
 /// What the placeholders of the documents stand for.
 struct Stage {
-    dir: tempfile::TempDir,
+    // Before the directory with their files.
     devices: Option<[AttachedFile; 2]>,
+    dir: tempfile::TempDir,
     watched: Child,
 }
 
