@@ -1,4 +1,5 @@
-//! The blocks that must survive a power cut of a [`shared`](crate::shared) workload, and their check.
+//! The blocks that must survive a power cut of a [`shared`](crate::shared) workload, and their
+//! check.
 
 use crate::check::Loss;
 use crate::mark::{Act, Mark};

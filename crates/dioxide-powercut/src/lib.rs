@@ -3,7 +3,8 @@
 //! the workload's marks up to then.
 //!
 //! - [`workload`]: the workloads, as functions of a file.
-//! - [`shared`]: workloads of plain programs with one flush for many files; [`blocks`]: their check.
+//! - [`shared`]: workloads of plain programs with one flush for many files.
+//! - [`blocks`]: compares these files with their marks.
 //! - [`mark`]: a workload's marks.
 //! - [`history`]: the records that must, may and must not survive a power cut.
 //! - [`check`]: compares files with their history.

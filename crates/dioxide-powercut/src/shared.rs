@@ -1,13 +1,13 @@
 //! Workloads of a plain program with many files, which makes the writes of several files durable
 //! with one flush. They show which flush is enough. No code of dioxide runs in them.
 //!
-//! Writers write blocks of random files, and report each write. A flusher takes all reports, flushes
-//! once, and marks the reported blocks as stable. Some writers report late: another file may
-//! then be the last one reported, though its write is not the last one in the journal.
+//! Writers write blocks of random files, and report each write. A flusher takes all reports,
+//! flushes once, and marks the reported blocks as stable. Some writers report late. Then the write
+//! reported last need not be the last one in the journal.
 //!
 //! A loop device has one worker for each blkio cgroup, and a flush holds up the requests behind it
-//! in its worker. So each thread is in a cgroup of its own ([`Cgroups`]). Else a flush that covers too
-//! much would hardly ever lose.
+//! in its worker. So each thread is in a cgroup of its own ([`Cgroups`]). Else a flush that covers
+//! too much would hardly ever lose.
 
 use crate::mark::{Act, Mark};
 use crate::{BLOCK, SECTOR};

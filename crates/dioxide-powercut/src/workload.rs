@@ -144,8 +144,8 @@ pub fn named(name: &str) -> Option<&'static Workload> {
 }
 
 /// Plays a workload to its end. The arguments: its name, the directory of its files, the path of
-/// the disk's marks, a seed, the number of records per thread, and the directory of the
-/// [`Cgroups`](crate::shared::Cgroups), which may be empty.
+/// the disk's marks, a seed, and the number of records per thread. The last one is the directory
+/// of the [`Cgroups`](crate::shared::Cgroups), or empty.
 pub fn play(_acks: &Acks, args: &[String]) {
     let [name, dir, marks, seed, records, cgroups] = args else {
         panic!("six arguments, not {args:?}")
