@@ -2,12 +2,12 @@
 //! much.
 
 mod bmf;
-mod change;
+pub mod change;
 mod json;
-mod judge;
-mod mann_whitney;
-mod text;
-mod unlike;
+pub mod judge;
+pub mod mann_whitney;
+pub mod text;
+pub mod unlike;
 
 use crate::args::{self, Cli, Wanted};
 use crate::exit::Regression;
@@ -19,6 +19,7 @@ use clap::{CommandFactory, error::ErrorKind};
 use judge::{Compared, Rules, Verdict};
 use std::fs;
 use std::path::{Path, PathBuf};
+use unlike::Differences;
 
 /// Two runs, side by side.
 pub struct Comparison<'a> {
@@ -26,7 +27,7 @@ pub struct Comparison<'a> {
     pub new: &'a Document,
     pub rules: Rules,
     /// Their other differences.
-    pub unlike: Vec<String>,
+    pub unlike: Differences,
     pub rows: Vec<Compared<'a>>,
     pub only_in_old: Vec<&'a Row>,
     pub only_in_new: Vec<&'a Row>,
@@ -106,10 +107,10 @@ pub fn with_baseline(old: &Document, new: &Document) -> Result<String> {
 fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
     ensure!(!comparison.rows.is_empty(), "no row is in both: they are of different work");
     ensure!(
-        is_unlike_allowed || comparison.unlike.is_empty(),
+        is_unlike_allowed || comparison.unlike.serious.is_empty(),
         "not alike, so what differs says nothing about dioxide: {}. Measure both in the same way, \
          or give --allow-unlike",
-        comparison.unlike.join("; ")
+        comparison.unlike.serious.join("; ")
     );
     Ok(())
 }
