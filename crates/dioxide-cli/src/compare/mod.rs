@@ -12,6 +12,7 @@ pub mod unlike;
 use crate::args::{self, Cli, Wanted};
 use crate::exit::Regression;
 use crate::output::{self, Text};
+use crate::report::html;
 use crate::saved::{self, Document, Row};
 use crate::terminal::Terminal;
 use anyhow::{Context, Result, bail, ensure};
@@ -58,7 +59,7 @@ pub fn run(args: args::Compare) -> Result<()> {
         let twice = "stdin (`-`) can be one of the two only";
         Cli::command().error(ErrorKind::ArgumentConflict, twice).exit();
     }
-    let wanted = [("--json", &args.json), ("--bmf", &args.bmf)];
+    let wanted = [("--json", &args.json), ("--html", &args.html), ("--bmf", &args.bmf)];
     let wanted: Vec<_> = wanted
         .into_iter()
         .filter_map(|(option, path)| Some(Wanted { option, path: path.as_deref()? }))
@@ -77,6 +78,7 @@ pub fn run(args: args::Compare) -> Result<()> {
     let document = json::document(&comparison);
     let text = |wanted: Wanted<'_>| match wanted.option {
         "--bmf" => output::json(&bmf::document(&new)),
+        "--html" => Ok(html::compare::page(&comparison)),
         _ => output::json(&document),
     };
     let texts = wanted.iter().map(|wanted| Ok(Text { wanted: *wanted, text: text(*wanted)? }));

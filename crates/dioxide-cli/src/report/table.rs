@@ -267,8 +267,12 @@ mod tests {
 
     fn title_of(rows: Vec<Row>) -> String {
         let machine = Machine::describe("/somewhere".into(), None);
-        let report =
-            Report { machine, fs: Some(FileSystem { name: "ext4".into(), remark: None }), rows };
+        let report = Report {
+            label: None,
+            machine,
+            fs: Some(FileSystem { name: "ext4".into(), remark: None }),
+            rows,
+        };
         title(&report, &report.rows)
     }
 
@@ -303,7 +307,8 @@ mod tests {
         let machine = Machine::describe("/somewhere".into(), None);
         let fs = Some(FileSystem { name: "ext3".into(), remark: Some("without extents") });
         let point = Point { rate_iops: Some(5000), ..append_point(1) };
-        let report = Report { machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
+        let report =
+            Report { label: None, machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
         assert_eq!(
             title(&report, &report.rows),
             "Appends: bs=4 KiB on-sync, growth unwritten, 5000/s offered (lat counts from when \
