@@ -4,7 +4,7 @@
 use super::History;
 use super::change_points::{RUNS_MIN, runs_needed};
 use super::judge::{Judged, Step, Verdict};
-use super::series::Sorted;
+use super::series::{Run, Sorted};
 use crate::bench::ratio::median;
 use crate::compare::change::Change;
 use crate::compare::judge::{Basis, CHANCE_MAX};
@@ -77,21 +77,17 @@ pub fn print(history: &History<'_>, out: &mut Page) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of results, the first and the last of them.
+/// The number of results, and the days of the first and the last.
 pub fn subject(history: &History<'_>) -> String {
     let runs = &history.found.runs;
-    match &runs[..] {
-        [one] => format!("1 result: {}", one.title()),
-        _ => format!(
-            "{} results: {} to {}",
-            runs.len(),
-            runs[0].title(),
-            runs[runs.len() - 1].title()
-        ),
-    }
+    let day = |run: &Run| run.document.machine.date.split('T').next().unwrap_or("").to_owned();
+    let (first, last) = (day(&runs[0]), day(history.newest()));
+    let results = if runs.len() == 1 { "result" } else { "results" };
+    let days = if first == last { first } else { format!("{first} to {last}") };
+    format!("{} {results}: {days}", runs.len())
 }
 
-/// The series of one place and work.
+/// The series of one machine and work.
 pub fn groups<'a, 'b>(history: &'b History<'a>) -> impl Iterator<Item = &'b [Judged<'a>]> {
     history.series.chunk_by(|one, next| {
         let of = |it: &Judged<'a>| (it.series.place, &it.series.key().work);

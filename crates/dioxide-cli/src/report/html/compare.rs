@@ -7,7 +7,7 @@ use maud::html;
 
 pub fn page(comparison: &Comparison<'_>) -> String {
     let runs = [("Old", comparison.old), ("New", comparison.new)];
-    let [old, new] = runs.map(|(_, run)| &run.machine.date[..]);
+    let [old, new] = runs.map(|(_, run)| run.machine.date.replace('T', " ").replace('Z', ""));
     let body = html! {
         section {
             h2 { "In words" }
