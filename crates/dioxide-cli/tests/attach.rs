@@ -354,10 +354,20 @@ fn commits_of_postgres_wait_for_flushes(kind: Fs) -> TrialResult {
     Ok(())
 }
 
+/// Observations of two seconds until one has seen enough flushes: on a busy machine one may not.
+const OBSERVATIONS_MAX: usize = 6;
+
 /// Most threads wait for the one that flushes, and the advice is not what the program does already.
-fn expect_queue(findings: &[Value]) -> TrialResult {
-    let queue = findings.iter().find(|finding| finding["wall"] == "program_queue");
-    let queue = queue.unwrap_or_else(|| panic!("{findings:#?}"));
+fn expect_queue(program: &Program) -> TrialResult {
+    let is_queue = |finding: &&Value| finding["wall"] == "program_queue";
+    let mut findings = diagnose(program);
+    for _ in 1..OBSERVATIONS_MAX {
+        if findings.iter().any(|finding| is_queue(&finding)) {
+            break;
+        }
+        findings = diagnose(program);
+    }
+    let queue = findings.iter().find(is_queue).unwrap_or_else(|| panic!("{findings:#?}"));
     assert!(queue["share"].as_f64().unwrap() > 0.5, "{findings:#?}");
     assert!(queue["verdict"].as_str().unwrap().contains("fdatasync"), "{findings:#?}");
     assert!(!format!("{findings:?}").contains("group commit"), "{findings:#?}");
@@ -420,7 +430,7 @@ fn followers_of_a_group_commit_wait_for_its_flush(kind: Fs) -> TrialResult {
     volume.disk().expect("a FUSE disk").delay(FLUSH_MAX, 1)?;
     let own = std::env::current_exe()?;
     let line = format!("{} {GROUP_COMMIT} file", own.display());
-    expect_queue(&diagnose(&Program::start(&line, volume.path()).wait_for_threads(THREADS + 1)))
+    expect_queue(&Program::start(&line, volume.path()).wait_for_threads(THREADS + 1))
 }
 
 /// A cgroup of its own with a limit on writes to a device. Removed on drop.

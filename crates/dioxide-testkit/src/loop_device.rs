@@ -10,6 +10,9 @@ use crate::command;
 use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
 
+/// What the kernel adds to the name of a backing file that was removed.
+const DELETED: &[u8] = b" (deleted)";
+
 /// A loop device on a test's own file, detached on drop.
 pub struct AttachedFile {
     // The device before the site of its record.
@@ -89,10 +92,11 @@ impl LoopDevice {
     fn is_attached(&self) -> bool {
         let name = self.device.file_name().unwrap_or_default();
         let path = Path::new("/sys/block").join(name).join("loop/backing_file");
-        let name = |line: Vec<u8>| {
-            line.strip_suffix(b"\n").is_some_and(|name| name == self.backing.as_os_str().as_bytes())
+        let is_ours = |line: Vec<u8>| {
+            let name = line.strip_suffix(b"\n").unwrap_or(&line);
+            name.strip_suffix(DELETED).unwrap_or(name) == self.backing.as_os_str().as_bytes()
         };
-        fs::read(path).is_ok_and(name)
+        fs::read(path).is_ok_and(is_ours)
     }
 
     /// `losetup -d` succeeds before the device is free if another process has it open.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use dioxide_testkit::files::{self, Extent};
 use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
+use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{
     Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials,
     volume_trials_where,
@@ -143,6 +144,11 @@ fn trials() -> Vec<Trial> {
             "disk_is_a_block_device_of_one_test_at_a_time",
             disk_is_a_block_device_of_one_test_at_a_time,
         )],
+        lab_trials_where(
+            "a_device_whose_file_was_removed_is_detached",
+            |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("ext4 stands for all") },
+            a_device_whose_file_was_removed_is_detached,
+        ),
         volume_trials_where(
             "shutdown_loses_what_was_not_synced",
             Fs::shuts_down,
@@ -154,6 +160,21 @@ fn trials() -> Vec<Trial> {
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// Two devices of a trial that failed stayed for ever, because its directory went first.
+fn a_device_whose_file_was_removed_is_detached(dir: TestDir) -> TrialResult {
+    let image = dir.join("image");
+    File::create(&image)?.set_len(1 << 20)?;
+    let device = AttachedFile::new(&image)?;
+    let name = device.path().file_name().expect("a name").to_owned();
+    fs::remove_file(&image)?;
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    assert!(fs::read_to_string(&backing)?.ends_with("image (deleted)\n"));
+    drop(device);
+    let now = fs::read_to_string(&backing).unwrap_or_default();
+    assert!(!now.starts_with(&image.display().to_string()), "{now}");
+    Ok(())
 }
 
 fn main() -> ExitCode {
