@@ -223,7 +223,8 @@ fn has_its_library(command: &str) -> bool {
     !command.starts_with("dioxide run ") || command_dir.join("libdioxide_preload.so").exists()
 }
 
-/// Whether the command did its work: `compare` and `probe --for` report findings by exit codes.
+/// Whether the command did its work. `compare` and `probe --for` report findings by their exit
+/// codes.
 fn is_expected(command: &str, output: &Output) -> bool {
     let code = output.status.code();
     match command.split_whitespace().nth(1) {

@@ -22,10 +22,12 @@ pub const CONTROL_CUTS: u64 = 20;
 const FINDINGS_MAX: u64 = 3;
 
 /// The parameters of a campaign.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// The file systems to test.
     pub file_systems: Vec<Fs>,
+    /// The workloads, where they apply. The controls run beside them.
+    pub workloads: Vec<&'static Workload>,
     /// Power cuts in all, without those of the controls.
     pub cuts: u64,
     /// Power cuts of each recording.
@@ -184,8 +186,10 @@ fn tasks(settings: &Settings) -> Vec<Task> {
     });
     let controls = controls.map(|(fs, control, flushes)| plan(fs, control, flushes, settings.seed));
     let mut tasks: Vec<_> = controls.map(|plan| Task { plan, cuts: CONTROL_CUTS }).collect();
-    let everything =
-        settings.file_systems.iter().flat_map(|&fs| WORKLOADS.iter().map(move |w| (fs, w)));
+    let everything = settings
+        .file_systems
+        .iter()
+        .flat_map(|&fs| settings.workloads.iter().map(move |w| (fs, *w)));
     let applicable: Vec<_> =
         everything.filter(|(fs, workload)| (workload.applies)(*fs).is_ok()).collect();
     let mut left = settings.cuts;

@@ -108,6 +108,7 @@ impl History {
             }
             // Before the recycle completes the old life may still be there, whole.
             Act::Recycle(_) => self.floor = 0,
+            Act::Begin { .. } | Act::Stable { .. } => unreachable!("of the files of a log"),
             Act::WasRecycled(life) => {
                 self.life = life;
                 self.ceiling = 0;

@@ -3,17 +3,21 @@
 //! the workload's marks up to then.
 //!
 //! - [`workload`]: the workloads, as functions of a file.
+//! - [`shared`]: workloads of plain programs with one flush for many files.
+//! - [`blocks`]: compares these files with their marks.
 //! - [`mark`]: a workload's marks.
 //! - [`history`]: the records that must, may and must not survive a power cut.
 //! - [`check`]: compares files with their history.
 //! - [`recording`]: one run of a workload and its power cuts.
 //! - [`campaign`]: many recordings.
 
+pub mod blocks;
 pub mod campaign;
 pub mod check;
 pub mod history;
 pub mod mark;
 pub mod recording;
+pub mod shared;
 pub mod workload;
 
 use dioxide_testkit::child::Scenario;

@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use dioxide_powercut::campaign::{self, Finding, Results, Settings, Tally};
 use dioxide_powercut::recording::{Again, Cut, Flushes, Recording};
+use dioxide_powercut::workload::{CONTROLS, ON_REQUEST, WORKLOADS, Workload};
 use dioxide_powercut::{SCENARIOS, workload};
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::Fs;
@@ -46,6 +47,9 @@ struct RunArgs {
     #[arg(long, value_delimiter = ',', value_parser = file_system)]
     #[arg(default_value = "ext4,xfs,btrfs,btrfs-nocow,ext3")]
     fs: Vec<Fs>,
+    /// Workloads to run, by the names in the table [default: all that must lose nothing]
+    #[arg(long, value_delimiter = ',', value_parser = workload)]
+    workloads: Vec<&'static Workload>,
     /// Recordings made concurrently
     #[arg(long, default_value_t = 3)]
     jobs: usize,
@@ -89,6 +93,13 @@ fn file_system(name: &str) -> Result<Fs> {
     workload::everywhere(fs).map_or_else(|why| bail!(why), |()| Ok(fs))
 }
 
+fn workload(name: &str) -> Result<&'static Workload> {
+    workload::named(name).with_context(|| {
+        let all = WORKLOADS.iter().chain(CONTROLS).chain(ON_REQUEST).map(|workload| workload.name);
+        format!("no such workload. There are: {}", all.collect::<Vec<_>>().join(", "))
+    })
+}
+
 fn main() -> ExitCode {
     if let Some(code) = dioxide_testkit::serve_if_asked(SCENARIOS) {
         return code;
@@ -110,6 +121,10 @@ fn main() -> ExitCode {
 fn run(args: RunArgs) -> Result<bool> {
     let settings = Settings {
         file_systems: args.fs,
+        workloads: match args.workloads {
+            all if all.is_empty() => WORKLOADS.iter().collect(),
+            some => some,
+        },
         cuts: args.cuts,
         cuts_of_a_recording: args.cuts_per_recording.max(1),
         seed: args.seed,

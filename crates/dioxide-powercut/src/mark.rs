@@ -31,12 +31,26 @@ pub enum Act {
     Recycle(u64),
     /// The file has been recycled for this life.
     WasRecycled(u64),
+    /// The write of this version of a block begins ([`shared`](crate::shared)).
+    Begin {
+        /// The index of the block in the file.
+        block: u64,
+        /// Counts from 1.
+        version: u64,
+    },
+    /// This version of a block is stable.
+    Stable {
+        /// As above.
+        block: u64,
+        /// As above.
+        version: u64,
+    },
 }
 
 /// An act on one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The file: 0 or 1.
+    /// The number of the file.
     pub file: u64,
     /// The act.
     pub act: Act,
@@ -55,6 +69,8 @@ impl Mark {
             Act::Recycle(life) => (5, life, 0, 0),
             Act::WasRecycled(life) => (6, life, 0, 0),
             Act::AppendFrame(record, bytes) => (7, name(record), bytes, 0),
+            Act::Begin { block, version } => (8, block, version, 0),
+            Act::Stable { block, version } => (9, block, version, 0),
         };
         [kind | self.file << 8, first, second, third]
     }
@@ -75,6 +91,8 @@ impl Mark {
             5 => Act::Recycle(first),
             6 => Act::WasRecycled(first),
             7 => Act::AppendFrame(record, second),
+            8 => Act::Begin { block: first, version: second },
+            9 => Act::Stable { block: first, version: second },
             kind => panic!("no mark is of kind {kind}"),
         };
         Mark { file: head >> 8, act }
@@ -97,6 +115,8 @@ mod tests {
             Act::WasCut(12288),
             Act::Recycle(3),
             Act::WasRecycled(3),
+            Act::Begin { block: 1 << 40, version: 7 },
+            Act::Stable { block: 1 << 40, version: 7 },
         ];
         for act in acts {
             let mark = Mark { file: 1, act };

@@ -1,8 +1,10 @@
 //! One recorded run of a workload, and the results of its power cuts.
 
+use crate::blocks::Blocks;
 use crate::check::{self, Loss};
 use crate::history::History;
 use crate::mark::{Act, Mark};
+use crate::shared::Cgroups;
 use crate::workload::{FILES, SCENARIO, Workload};
 use dioxide_testkit::child;
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
@@ -14,6 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Time limit of a workload.
@@ -111,7 +114,7 @@ impl Recording {
     ///
     /// An error of the rig, a workload that fails, or a run in which no flush reached the disk.
     pub fn new(plan: &Plan) -> io::Result<Recording> {
-        let volume = Volume::recorded(plan.fs, SIZE_MIN)?;
+        let volume = Volume::recorded(plan.fs, SIZE_MIN, plan.workload.mkfs)?;
         let disk = disk(&volume);
         if plan.flushes == Flushes::Ignored {
             disk.lie()?;
@@ -133,7 +136,7 @@ impl Recording {
     ///
     /// An error of the rig.
     pub fn load(fs: Fs, log: &Path) -> io::Result<Recording> {
-        let volume = Volume::recorded(fs, SIZE_MIN)?;
+        let volume = Volume::recorded(fs, SIZE_MIN, &[])?;
         let disk = disk(&volume);
         let logged = disk.load(log)?.logged;
         let marks = read_marks(disk)?;
@@ -156,7 +159,8 @@ impl Recording {
 
     /// The number of records that were acknowledged as durable.
     pub fn durable(&self) -> usize {
-        self.marks.iter().filter(|(_, mark)| matches!(mark.act, Act::Durable(..))).count()
+        let is_durable = |mark: &Mark| matches!(mark.act, Act::Durable(..) | Act::Stable { .. });
+        self.marks.iter().filter(|(_, mark)| is_durable(mark)).count()
     }
 
     /// `count` power cuts in log order: half of them at random positions, half right after a
@@ -190,15 +194,15 @@ impl Recording {
     ///
     /// An error of the rig.
     pub fn replay(&mut self, cut: Cut) -> io::Result<Seen> {
-        let histories = self.histories(cut.after);
+        let expected = self.expected(cut.after);
         let mounted = self.volume.replay(cut.after, cut.keep);
-        let mut seen = self.look(mounted, &histories)?;
+        let mut seen = self.look(mounted, &expected)?;
         if let Some(again) = cut.again
             && seen.losses.is_empty()
         {
             let since = disk(&self.volume).stats()?.logged_since;
             let mounted = self.volume.replay_again(since * again.part / 1024, again.keep);
-            let after = self.look(mounted, &histories)?;
+            let after = self.look(mounted, &expected)?;
             seen.records += after.records;
             seen.losses.extend(
                 after.losses.iter().map(|loss| format!("after one more power cut: {loss}")),
@@ -207,18 +211,12 @@ impl Recording {
         Ok(seen)
     }
 
-    fn look(&self, mounted: io::Result<()>, histories: &[History]) -> io::Result<Seen> {
-        let records = histories.iter().map(History::kept).sum::<usize>() as u64;
-        let mut seen = Seen { records, losses: Vec::new() };
-        match mounted {
-            Ok(()) => {
-                for (number, history) in (0..).zip(histories) {
-                    seen.losses.extend(check::check(self.volume.path(), number, history)?);
-                }
-            }
-            Err(e) => seen.losses.push(format!("it cannot be mounted: {e}")),
-        }
-        Ok(seen)
+    fn look(&self, mounted: io::Result<()>, expected: &Expected) -> io::Result<Seen> {
+        let losses = match mounted {
+            Ok(()) => expected.check(self.volume.path())?,
+            Err(e) => vec![format!("it cannot be mounted: {e}")],
+        };
+        Ok(Seen { records: expected.kept() as u64, losses })
     }
 
     /// Checks the file system as the last replay and its checks left it.
@@ -230,21 +228,52 @@ impl Recording {
         self.volume.fsck()
     }
 
-    fn histories(&self, cut: u64) -> [History; FILES as usize] {
+    fn expected(&self, cut: u64) -> Expected {
         let marked = self.marks.partition_point(|(place, _)| *place < cut);
         let (before, after) = self.marks.split_at(marked);
-        std::array::from_fn(|file| {
+        if matches!(self.marks.first(), Some((_, Mark { act: Act::Begin { .. }, .. }))) {
+            return Expected::Blocks(Blocks::of(before.iter().map(|(_, mark)| mark)));
+        }
+        Expected::Logs(std::array::from_fn(|file| {
             let of_file = |mark: &&(u64, Mark)| mark.1.file == file as u64;
             let acts = |marks: &'_ [(u64, Mark)]| -> Vec<Act> {
                 marks.iter().filter(of_file).map(|(_, mark)| mark.act).collect()
             };
             History::foreseeing(acts(before), acts(after))
-        })
+        }))
     }
 
     /// Whether it rewrites its last blocks repeatedly, so that torn writes matter.
     fn has_frames(&self) -> bool {
         self.marks.iter().any(|(_, mark)| matches!(mark.act, Act::AppendFrame(..)))
+    }
+}
+
+/// What must be found after a power cut.
+enum Expected {
+    Logs([History; FILES as usize]),
+    Blocks(Blocks),
+}
+
+impl Expected {
+    /// The number of records or blocks that must survive.
+    fn kept(&self) -> usize {
+        match self {
+            Self::Logs(histories) => histories.iter().map(History::kept).sum(),
+            Self::Blocks(blocks) => blocks.kept(),
+        }
+    }
+
+    fn check(&self, dir: &Path) -> io::Result<Vec<Loss>> {
+        match self {
+            Self::Logs(histories) => {
+                let files = (0..).zip(histories);
+                let losses: io::Result<Vec<_>> =
+                    files.map(|(number, history)| check::check(dir, number, history)).collect();
+                Ok(losses?.concat())
+            }
+            Self::Blocks(blocks) => blocks.check(dir),
+        }
     }
 }
 
@@ -265,9 +294,13 @@ fn read_marks(disk: &FuseDisk) -> io::Result<Vec<(u64, Mark)>> {
 }
 
 fn play(plan: &Plan, dir: &Path, marks: &Path) -> io::Result<()> {
+    static PLAYS: AtomicU64 = AtomicU64::new(0);
+    let play = PLAYS.fetch_add(1, Ordering::Relaxed);
+    let cgroups = Cgroups::new(&format!("dioxide-powercut-{}-{play}", std::process::id()))?;
+    let cgroups_dir = cgroups.as_ref().map_or(Path::new(""), Cgroups::dir).to_string_lossy();
     let (dir, marks) = (dir.to_string_lossy(), marks.to_string_lossy());
-    let args =
-        [plan.workload.name, &dir, &marks, &plan.seed.to_string(), &plan.records.to_string()];
+    let (seed, records) = (plan.seed.to_string(), plan.records.to_string());
+    let args = [plan.workload.name, &dir, &marks, &seed, &records, &cgroups_dir];
     let (status, _) = child::spawn(SCENARIO, &args)?.wait(LIMIT)?;
     if status.success() {
         Ok(())

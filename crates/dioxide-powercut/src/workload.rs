@@ -3,6 +3,7 @@
 //! that.
 
 use crate::mark::{Act, Mark, Name};
+use crate::shared::{Flush, Play, Scheme, Space};
 use crate::{BLOCK, SECTOR};
 use dioxide::{Buffer, Durability, File, Growth, OpenOptions, Queue, Tail};
 use dioxide_testkit::child::Acks;
@@ -33,10 +34,18 @@ pub struct Workload {
     pub name: &'static str,
     /// Whether it applies to a file system.
     pub applies: fn(Fs) -> Applies,
-    /// Works on one of the files.
-    run: fn(&Player),
+    run: Run,
     /// Whether it keeps its promises; the controls do not.
     pub is_honest: bool,
+    /// More options of mkfs.
+    pub mkfs: &'static [&'static str],
+}
+
+enum Run {
+    /// Works on one of the files.
+    OnFile(fn(&Player)),
+    /// A plain program with many files.
+    Shared(Scheme),
 }
 
 /// Whether the rig can make power cuts on the file system.
@@ -53,7 +62,29 @@ fn where_both_grow(fs: Fs) -> Applies {
 }
 
 const fn honest(name: &'static str, applies: fn(Fs) -> Applies, run: fn(&Player)) -> Workload {
-    Workload { name, applies, run, is_honest: true }
+    Workload { name, applies, run: Run::OnFile(run), is_honest: true, mkfs: &[] }
+}
+
+/// Writes blocks of 16 files, and shares flushes.
+const fn shared(name: &'static str, space: Space, flush: Flush) -> Workload {
+    let run = Run::Shared(Scheme { files: 16, space, flush });
+    Workload { name, applies: with_an_ordered_journal, run, is_honest: true, mkfs: &[] }
+}
+
+const fn control(workload: Workload) -> Workload {
+    Workload { is_honest: false, ..workload }
+}
+
+/// Where one flush may serve many files.
+fn with_an_ordered_journal(fs: Fs) -> Applies {
+    match fs {
+        Fs::Ext4 | Fs::Xfs => Ok(()),
+        _ => Err("only ext4 and XFS share flushes"),
+    }
+}
+
+fn on_ext4(fs: Fs) -> Applies {
+    if fs == Fs::Ext4 { Ok(()) } else { Err("it has no fast commits") }
 }
 
 /// All workloads that keep their promises.
@@ -70,42 +101,71 @@ pub const WORKLOADS: &[Workload] = &[
     honest("frames", everywhere, |player| append_frames(player, Growth::Unwritten)),
     honest("frames-zeroed", where_zeros_grow, |player| append_frames(player, Growth::Zeroed)),
     honest("frames-plain", everywhere, |player| append_frames(player, Growth::None)),
+    shared("plain-own-flush", Space::Unwritten, Flush::OwnFile),
+    shared("plain-zeros-last-file", Space::Zeros, Flush::LastFile),
+    shared("plain-zeros-clean-file", Space::Zeros, Flush::CleanFile),
+    shared("plain-ticket", Space::Unwritten, Flush::Ticket),
+    shared("plain-syncfs", Space::Unwritten, Flush::FileSystem),
 ];
 
 /// The control: reports records as durable that were never flushed.
-pub const UNSYNCED: Workload =
-    Workload { name: "unsynced", applies: everywhere, run: append_unsynced, is_honest: false };
+pub const UNSYNCED: Workload = control(honest("unsynced", everywhere, append_unsynced));
 
 /// Another control, without dioxide: each record rewrites the last block, with zeros first.
-pub const ZEROS_IN_FRONT: Workload = Workload {
-    name: "zeros-in-front",
-    applies: Fs::writes_directly,
-    run: append_behind_zeros,
-    is_honest: false,
-};
+pub const ZEROS_IN_FRONT: Workload =
+    control(honest("zeros-in-front", Fs::writes_directly, append_behind_zeros));
+
+/// No flush reaches the disk, so nothing is stable.
+pub const UNFLUSHED: Workload = control(shared("plain-unflushed", Space::Zeros, Flush::None));
+
+/// The flush of a clean file does not commit that the blocks of other files are written.
+pub const CLEAN_FILE: Workload =
+    control(shared("plain-clean-file", Space::Unwritten, Flush::CleanFile));
 
 /// All workloads that must lose.
-pub const CONTROLS: &[Workload] = &[UNSYNCED, ZEROS_IN_FRONT];
+pub const CONTROLS: &[Workload] = &[UNSYNCED, ZEROS_IN_FRONT, UNFLUSHED, CLEAN_FILE];
+
+/// Workloads that lose rarely, or by a fault of the kernel. They run only by their names.
+pub const ON_REQUEST: &[Workload] = &[
+    // The file reported last need not be the one whose block joined the journal last.
+    control(shared("plain-last-file", Space::Unwritten, Flush::LastFile)),
+    // ext4 loses what fdatasync confirmed.
+    Workload {
+        applies: on_ext4,
+        mkfs: &["-O", "fast_commit"],
+        ..control(shared("plain-fast-commit", Space::Unwritten, Flush::OwnFile))
+    },
+];
 
 /// The workload of this name.
 pub fn named(name: &str) -> Option<&'static Workload> {
-    WORKLOADS.iter().chain(CONTROLS).find(|workload| workload.name == name)
+    let all = WORKLOADS.iter().chain(CONTROLS).chain(ON_REQUEST);
+    all.into_iter().find(|workload| workload.name == name)
 }
 
 /// Plays a workload to its end. The arguments: its name, the directory of its files, the path of
-/// the disk's marks, a seed, and the number of records per thread.
+/// the disk's marks, a seed, and the number of records per thread. The last one is the directory
+/// of the [`Cgroups`](crate::shared::Cgroups), or empty.
 pub fn play(_acks: &Acks, args: &[String]) {
-    let [name, dir, marks, seed, records] = args else { panic!("five arguments, not {args:?}") };
+    let [name, dir, marks, seed, records, cgroups] = args else {
+        panic!("six arguments, not {args:?}")
+    };
     let workload = named(name).expect("a workload");
-    let marks = Marks::open(Path::new(marks)).expect("the marks open");
+    let marks = &Marks::open(Path::new(marks)).expect("the marks open");
     let (seed, records) = (seed.parse().expect("a seed"), records.parse().expect("a number"));
     let dir = Path::new(dir);
-    thread::scope(|scope| {
-        for file in 0..FILES {
-            let player = Player { dir, marks: &marks, file, seed, records };
-            scope.spawn(move || (workload.run)(&player));
+    match workload.run {
+        Run::OnFile(run) => thread::scope(|scope| {
+            for file in 0..FILES {
+                let player = Player { dir, marks, file, seed, records };
+                scope.spawn(move || run(&player));
+            }
+        }),
+        Run::Shared(scheme) => {
+            let cgroups = (!cgroups.is_empty()).then_some(Path::new(cgroups));
+            Play { scheme, dir, marks, seed, records, cgroups }.run();
         }
-    });
+    }
 }
 
 /// The context of a workload on one of the files.

@@ -3,7 +3,9 @@
 
 use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
-use dioxide_powercut::workload::{UNSYNCED, WORKLOADS, Workload, ZEROS_IN_FRONT, everywhere};
+use dioxide_powercut::workload::{
+    CLEAN_FILE, UNFLUSHED, UNSYNCED, WORKLOADS, Workload, ZEROS_IN_FRONT, everywhere,
+};
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{self, Fs};
 use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials_where};
@@ -54,6 +56,18 @@ fn lossy_cuts(plan: &Plan) -> std::io::Result<usize> {
 
 fn what_is_acknowledged_without_a_flush_is_lost(fs: Fs) -> TrialResult {
     assert!(lossy_cuts(&plan(fs, &UNSYNCED, Flushes::Kept))? > 0);
+    Ok(())
+}
+
+/// Without dioxide: many files, and no flush.
+fn blocks_of_many_files_are_lost_without_a_flush(fs: Fs) -> TrialResult {
+    assert!(lossy_cuts(&plan(fs, &UNFLUSHED, Flushes::Kept))? > 0);
+    Ok(())
+}
+
+/// Without dioxide: the flush of a clean file commits nothing of the others.
+fn first_writes_are_lost_behind_the_flush_of_a_clean_file(fs: Fs) -> TrialResult {
+    assert!(lossy_cuts(&plan(fs, &CLEAN_FILE, Flushes::Kept))? > 0);
     Ok(())
 }
 
@@ -113,8 +127,8 @@ fn the_command_cuts_as_often_as_asked() -> TrialResult {
     let out = String::from_utf8(ran.stdout)?;
     assert!(ran.status.success(), "{out}");
     // Includes the power cuts of the controls.
-    assert!(out.contains("72 cuts in"), "{out}");
-    assert_eq!(out.matches("control, must lose").count(), 3, "{out}");
+    assert!(out.contains("112 cuts in"), "{out}");
+    assert_eq!(out.matches("control, must lose").count(), 5, "{out}");
     Ok(())
 }
 
@@ -168,6 +182,16 @@ fn trials() -> Vec<Trial> {
         "what_is_rewritten_with_zeros_in_front_is_lost",
         ZEROS_IN_FRONT.applies,
         what_is_rewritten_with_zeros_in_front_is_lost,
+    ));
+    trials.extend(fuse_trials_where(
+        "blocks_of_many_files_are_lost_without_a_flush",
+        UNFLUSHED.applies,
+        blocks_of_many_files_are_lost_without_a_flush,
+    ));
+    trials.extend(fuse_trials_where(
+        "first_writes_are_lost_behind_the_flush_of_a_clean_file",
+        CLEAN_FILE.applies,
+        first_writes_are_lost_behind_the_flush_of_a_clean_file,
     ));
     let once: [(&str, Once); 4] = [
         (

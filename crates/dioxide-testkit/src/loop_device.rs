@@ -10,7 +10,7 @@ use crate::command;
 use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
 
-/// What the kernel adds to the name of a backing file that was removed.
+/// The kernel adds this to the name of a backing file that was removed.
 const DELETED: &[u8] = b" (deleted)";
 
 /// A loop device on a test's own file, detached on drop.

@@ -41,7 +41,7 @@ impl Volume {
         let site = Site::new()?;
         if fs.has_disk().is_err() {
             let mount_point = site.make_dir("mnt")?;
-            return Volume::format(fs, mount_point, Below::Memory { size, _site: site });
+            return Volume::format(fs, mount_point, Below::Memory { size, _site: site }, &[]);
         }
         Volume::on_image(fs, size, site, Io::Cached)
     }
@@ -56,30 +56,31 @@ impl Volume {
         File::create_new(&image)?.set_len(size)?;
         let loop_device = LoopDevice::attach(&image, &site.path("disk.loop"), io)?;
         let mount_point = site.make_dir("mnt")?;
-        Volume::format(fs, mount_point, Below::Image { loop_device, _site: site })
+        Volume::format(fs, mount_point, Below::Image { loop_device, _site: site }, &[])
     }
 
     /// Makes one of `size` bytes on a disk that fails on command.
     pub fn on_fuse_disk(fs: Fs, size: u64) -> io::Result<Volume> {
-        Volume::format_disk(fs, FuseDisk::start(size)?)
+        Volume::format_disk(fs, FuseDisk::start(size)?, &[])
     }
 
-    /// Makes one of `size` bytes on a disk that records from the start, to be replayed.
-    pub fn recorded(fs: Fs, size: u64) -> io::Result<Volume> {
+    /// Makes one of `size` bytes on a disk that records from the start, to be replayed. mkfs gets
+    /// the options `mkfs` too.
+    pub fn recorded(fs: Fs, size: u64, mkfs: &[&str]) -> io::Result<Volume> {
         let disk = FuseDisk::start(size)?;
         disk.record()?;
-        Volume::format_disk(fs, disk)
+        Volume::format_disk(fs, disk, mkfs)
     }
 
-    fn format_disk(fs: Fs, mut disk: FuseDisk) -> io::Result<Volume> {
+    fn format_disk(fs: Fs, mut disk: FuseDisk, mkfs: &[&str]) -> io::Result<Volume> {
         disk.loop_device()?;
         let mount_point = disk.site().make_dir("mnt")?;
-        Volume::format(fs, mount_point, Below::FuseDisk(disk))
+        Volume::format(fs, mount_point, Below::FuseDisk(disk), mkfs)
     }
 
-    fn format(fs: Fs, mount_point: PathBuf, below: Below) -> io::Result<Volume> {
+    fn format(fs: Fs, mount_point: PathBuf, below: Below, mkfs: &[&str]) -> io::Result<Volume> {
         let mut volume = Volume { fs, mount: None, mount_point, below };
-        make_fs(fs, volume.device())?;
+        make_fs(fs, volume.device(), mkfs)?;
         volume.mount()?;
         if fs == Fs::BtrfsNocow {
             command::run(TOOL_LIMIT, "chattr", ["+C".as_ref(), volume.path()])?;
@@ -143,7 +144,7 @@ impl Volume {
     /// Replaces it by a new and empty file system on the same device.
     pub fn renew(&mut self) -> io::Result<()> {
         self.unmount()?;
-        make_fs(self.fs, self.device())?;
+        make_fs(self.fs, self.device(), &[])?;
         self.mount()
     }
 
@@ -207,18 +208,20 @@ impl Drop for Volume {
 }
 
 /// Without discarding, so that old content stays where the file system does not write.
-fn make_fs(fs: Fs, device: &Path) -> io::Result<()> {
+fn make_fs(fs: Fs, device: &Path, more: &[&str]) -> io::Result<()> {
     const EXT: [&str; 4] = ["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];
+    let (tool, options): (_, &[&str]) = match fs {
+        Fs::Ext4 | Fs::Ext4NoJournal => ("mkfs.ext4", &EXT),
+        Fs::Ext3 => ("mkfs.ext3", &EXT),
+        Fs::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
+        Fs::Btrfs | Fs::BtrfsNocow => ("mkfs.btrfs", &["-q", "-f", "-K"]),
+        Fs::Tmpfs => return Ok(()),
+    };
+    let features: &[&str] = if fs == Fs::Ext4NoJournal { &["-O", "^has_journal"] } else { &[] };
+    let options = [options, features, more].concat();
     match fs {
-        Fs::Ext4 => run_on(device, "mkfs.ext4", &EXT),
-        Fs::Ext4NoJournal => {
-            let options: Vec<_> = EXT.into_iter().chain(["-O", "^has_journal"]).collect();
-            run_on(device, "mkfs.ext4", &options)
-        }
-        Fs::Ext3 => run_on(device, "mkfs.ext3", &EXT),
-        Fs::Xfs => run_on(device, "mkfs.xfs", &["-q", "-f", "-K"]),
-        Fs::Btrfs | Fs::BtrfsNocow => run_btrfs_on(device, "mkfs.btrfs", &["-q", "-f", "-K"]),
-        Fs::Tmpfs => Ok(()),
+        Fs::Btrfs | Fs::BtrfsNocow => run_btrfs_on(device, tool, &options),
+        _ => run_on(device, tool, &options),
     }
 }
 

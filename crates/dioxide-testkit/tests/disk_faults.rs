@@ -309,7 +309,7 @@ fn a_replay_has_what_was_flushed_before_the_cut() -> TrialResult {
 }
 
 fn a_volume_is_replayed_to_its_past(fs: Fs) -> TrialResult {
-    let mut volume = Volume::recorded(fs, SIZE_MIN)?;
+    let mut volume = Volume::recorded(fs, SIZE_MIN, &[])?;
     let (file, path) = durable_file(&volume, "file")?;
     let first = volume.disk().expect("on a FUSE disk").stats()?.logged;
     write_block(&file, 0, 2)?;
