@@ -1,5 +1,5 @@
 # Commands for developers. The scripts in scripts/ do the work.
-.PHONY: bench test test-all agreement check mutants fuzz simulate loom sanitize install deb deb-test rpm dist dist-test capi install-capi lab unlab
+.PHONY: bench pages test test-all agreement check mutants fuzz simulate loom sanitize install deb deb-test rpm dist dist-test capi install-capi lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -16,6 +16,10 @@ test-all:
 # Compares the rates of the bench with those of fio and sysbench. On an idle machine.
 agreement:
 	scripts/with-lab cargo test --package dioxide-cli --test agreement
+
+# The HTML pages in a real browser: console, width, network. Screenshots in target/pages.
+pages:
+	scripts/cli-pages
 
 # The model and the simulated disk, for HOURS hours.
 simulate:

@@ -7,6 +7,7 @@ mod completions;
 mod device;
 mod diagnose;
 mod exit;
+mod history;
 mod interrupt;
 mod man;
 mod meter;
@@ -38,6 +39,7 @@ fn main() -> std::process::ExitCode {
         args::Command::Bench(bench) => bench::run(*bench),
         args::Command::Compare(compare) => compare::run(compare),
         args::Command::Diagnose(diagnose) => diagnose::run(*diagnose),
+        args::Command::History(history) => history::run(history),
         args::Command::Plot(plot) => plot::run(&plot),
         args::Command::Probe(probe) => probe::run(&probe),
         args::Command::Recover(recover) => recover::run(recover),

@@ -4,6 +4,7 @@ use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
 use crate::sizes::Sizes;
 use anyhow::{Context, Result, bail, ensure};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
@@ -17,6 +18,9 @@ const SCHEMA_VERSION_MAX: u64 = 1;
 pub struct Document {
     #[serde(flatten)]
     pub machine: Machine,
+    /// The name that `--label` gave it.
+    #[serde(default)]
+    pub label: Option<String>,
     pub results: Vec<Row>,
 }
 
@@ -34,7 +38,7 @@ pub struct Row {
 }
 
 /// The identity of a row, equal in both runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Key {
     #[serde(flatten)]
     pub work: Work,
@@ -44,7 +48,7 @@ pub struct Key {
 }
 
 /// The common settings of the rows of one table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
     pub scenario: String,
     pub backend: String,
@@ -133,7 +137,8 @@ fn check(document: &Document) -> Result<()> {
     let texts = [dioxide_version, build, kernel_release, target, date]
         .into_iter()
         .chain(cpu_model)
-        .chain(device);
+        .chain(device)
+        .chain(&document.label);
     let of_rows = document.results.iter().flat_map(|row| {
         [Some(row.key.to_string()), row.fs.clone(), row.fs_remark.clone()].into_iter().flatten()
     });
@@ -154,6 +159,7 @@ fn why_not(value: &Value) -> Option<&'static str> {
         }
         _ if kind == "compare" => Some("is a comparison itself"),
         _ if kind == "diagnose" => Some("is a diagnosis"),
+        _ if kind == "history" => Some("is a history itself"),
         _ if kind == "probe" => Some("is what `dioxide probe` found"),
         _ if !["", "bench"].contains(&kind) => Some("is of another kind"),
         _ if version > SCHEMA_VERSION_MAX => {
@@ -215,6 +221,7 @@ pub mod examples {
                 device: Some("nvme0n1".into()),
                 ..Machine::describe("/data".into(), None)
             },
+            label: None,
             results,
         }
     }
@@ -237,8 +244,12 @@ mod tests {
             row(append_point(64), Route::Kernel, &[100, 200]),
             row(append_point(64), Route::Queue { iodepth: 64 }, &[1000, 1600]),
         ];
-        let report =
-            Report { machine: Machine::describe("/somewhere".into(), None), fs: None, rows };
+        let report = Report {
+            label: None,
+            machine: Machine::describe("/somewhere".into(), None),
+            fs: None,
+            rows,
+        };
         let text = serde_json::to_vec(&report::json::document(&report)).unwrap();
         let document = parse(&text).unwrap();
         assert_eq!((document.machine.target.as_str(), document.results.len()), ("/somewhere", 2));
@@ -274,6 +285,7 @@ mod tests {
             refusal(|it| it.results[0].fs = Some("\x1b[2J".into())).contains("control characters")
         );
         assert!(refusal(|it| it.machine.target.push('\n')).contains("control characters"));
+        assert!(refusal(|it| it.label = Some("\x1b".into())).contains("control characters"));
     }
 
     #[test]

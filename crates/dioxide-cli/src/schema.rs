@@ -1,7 +1,7 @@
 //! The JSON Schema of our JSON documents, generated from their types, and checked in under
 //! `docs/schema`.
 
-use crate::{diagnose, probe, report};
+use crate::{diagnose, history, probe, report};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use std::env;
@@ -30,6 +30,11 @@ fn bench() {
 #[test]
 fn diagnose() {
     check::<diagnose::document::Document>("diagnose");
+}
+
+#[test]
+fn history() {
+    check::<history::document::Document<'_>>("history");
 }
 
 #[test]

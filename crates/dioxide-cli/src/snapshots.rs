@@ -7,6 +7,7 @@ use crate::bench::figures::examples::{append_point, indirect_point, mixed_point,
 use crate::bench::work::{Point, Route};
 use crate::compare;
 use crate::diagnose::{document::examples as diagnoses, people};
+use crate::history;
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
 use crate::output::Page;
@@ -33,7 +34,8 @@ fn page(width: Option<usize>) -> Page {
 
 fn bench(width: Option<usize>, rows: Vec<Row>) -> String {
     let fs = Some(FileSystem { name: "ext4".into(), remark: None });
-    let report = Report { machine: Machine::describe("/somewhere".into(), None), fs, rows };
+    let report =
+        Report { label: None, machine: Machine::describe("/somewhere".into(), None), fs, rows };
     let mut page = page(width);
     print_for_people(&report, false, &mut page).unwrap();
     page.finished()
@@ -112,6 +114,7 @@ fn all(width: Option<usize>) -> Vec<(&'static str, String)> {
         ("probe", probe(width)),
         ("diagnose", diagnose(width)),
         ("compare", compared(width)),
+        ("history", history::tests::printed_example(page(width))),
     ]
 }
 

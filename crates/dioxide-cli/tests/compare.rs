@@ -274,7 +274,7 @@ fn a_baseline_is_compared_at_the_end() {
     serde_json::from_str::<Value>(stdout(&output)).expect("stdout is JSON and nothing else");
     assert!(stderr(&output).contains("verdict"), "{}", stderr(&output));
 
-    let output = bench("--runtime 100ms --rounds 1");
+    let output = bench("--runtime 200ms --rounds 1");
     expect_code(&output, 1);
     assert!(stdout(&output).contains("Appends"), "the report is printed all the same");
     assert!(stderr(&output).contains("not alike"), "{}", stderr(&output));

@@ -69,7 +69,7 @@ fn check_schema(document: &Value) {
     let errors: Vec<_> = validator.iter_errors(document).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:#?}");
     let mut less = document.clone();
-    less.as_object_mut().unwrap().remove("kernel_release");
+    less.as_object_mut().unwrap().remove("kind");
     assert!(!validator.is_valid(&less));
 }
 
@@ -115,6 +115,42 @@ fn of_a_diagnosis() {
         [&diagnosis["waits"], &diagnosis["evidence"]["curve"], &diagnosis["evidence"]["others"]];
     let rows: usize = rows.iter().map(|rows| rows.as_array().unwrap().len()).sum();
     assert_eq!(count(&page, "tbody tr"), rows);
+}
+
+#[test]
+fn of_a_comparison() {
+    let (dir, odd) = odd_dir();
+    let [saved, page] = ["saved.json", "page.html"].map(|name| dir.path().join(name));
+    let line = "--numjobs 1,2 --iodepth 2 --runtime 30ms --rounds 2 --size 8m";
+    let saved = saved.display();
+    expect_code(&run(&format!("bench append --dir {odd} {line} --json {saved}")), 0);
+    let line = format!("compare {saved} {saved} --html {} --json -", page.display());
+    let output = run(&line);
+    expect_code(&output, 0);
+    let text = fs::read_to_string(&page).unwrap();
+    let page = Html::parse_document(&text);
+    check_page(&page, &text);
+    let document: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(count(&page, "tbody tr"), document["comparison"].as_array().unwrap().len());
+}
+
+/// Of one result: a plot for each row.
+#[test]
+fn of_a_history() {
+    let (dir, odd) = odd_dir();
+    let [saved, page] = ["saved.json", "page.html"].map(|name| dir.path().join(name));
+    let line = "--numjobs 1,2 --iodepth 2 --runtime 30ms --rounds 2 --size 8m --label <b>&\"'x";
+    let saved = saved.display();
+    expect_code(&run(&format!("bench append --dir {odd} {line} --json {saved}")), 0);
+    let output = run(&format!("history {saved} --html {} --json -", page.display()));
+    expect_code(&output, 0);
+    let text = fs::read_to_string(&page).unwrap();
+    let page = Html::parse_document(&text);
+    check_page(&page, &text);
+    let document: Value = serde_json::from_str(stdout(&output)).unwrap();
+    check_schema(&document);
+    assert_eq!(document["runs"][0]["label"], ODD);
+    assert_eq!(count(&page, "svg"), document["series"].as_array().unwrap().len());
 }
 
 #[test]

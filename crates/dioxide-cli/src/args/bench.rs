@@ -386,6 +386,9 @@ pub struct Outputs {
     /// rounds and file size are the defaults of this run.
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
+    /// A name for the result, such as the commit that was measured: `dioxide history` shows it.
+    #[arg(long, value_name = "TEXT", value_parser = label)]
+    pub label: Option<String>,
     /// With several block sizes, print the table of each as well as the matrices.
     #[arg(long, short)]
     pub verbose: bool,
@@ -432,6 +435,15 @@ pub enum Tail {
     Rewrite,
     /// In the next block, with zeros between.
     Pad,
+}
+
+/// Part of a line in reports.
+fn label(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("a label is needed".into()),
+        text if text.chars().any(char::is_control) => Err("a label is a single line".into()),
+        text => Ok(text.into()),
+    }
 }
 
 fn growth_cap(text: &str) -> Result<u64, String> {

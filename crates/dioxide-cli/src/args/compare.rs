@@ -26,6 +26,10 @@ pub struct Compare {
     /// Write the comparison as JSON to FILE, or to stdout instead of the report (`-`).
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
+    /// Write the comparison as an HTML page to FILE, or to stdout instead of the report (`-`). The
+    /// page needs no other file and no network.
+    #[arg(long, value_name = "FILE|-")]
+    pub html: Option<PathBuf>,
     /// Write the new run in Bencher Metric Format to FILE, or to stdout instead of the report
     /// (`-`).
     ///
@@ -47,7 +51,7 @@ pub enum By {
 }
 
 /// A loss of 100 % or more is impossible.
-fn parse_loss(text: &str) -> Result<f64, String> {
+pub(super) fn parse_loss(text: &str) -> Result<f64, String> {
     match parse_percent(text)? {
         percent if percent < 100.0 => Ok(percent),
         _ => Err("a loss is less than 100%".into()),

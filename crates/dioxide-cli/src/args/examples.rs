@@ -37,6 +37,14 @@ pub const COMPARE: &str = "Examples:
   dioxide compare --fail-on-regression 10% old.json new.json
       The same, for scripts: ends with 3 if something is slower by more than 10 %.";
 
+pub const HISTORY: &str = "Examples:
+  dioxide bench append --runtime 1s --rounds 9 --label v1.2 --json results/v1.2.json
+      One more result of a series.
+  dioxide history results --html history.html
+      When something changed, with plots.
+  dioxide history results --fail-on-regression 10%
+      The same, for scripts: ends with 3 if a row lost more than 10 % when it last changed.";
+
 pub const PLOT: &str = "Examples:
   dioxide bench append --dir /data --json append.json
   dioxide plot append.json --svg append.svg

@@ -5,6 +5,7 @@ mod bench;
 mod compare;
 mod diagnose;
 mod examples;
+mod history;
 mod output;
 mod plot;
 mod probe;
@@ -12,6 +13,7 @@ mod probe;
 pub use bench::*;
 pub use compare::*;
 pub use diagnose::*;
+pub use history::*;
 pub use output::*;
 pub use plot::*;
 pub use probe::*;
@@ -86,6 +88,23 @@ pub enum Command {
     /// (SIGSTOP), the exit code is 4.
     #[command(after_long_help = examples::DIAGNOSE)]
     Diagnose(Box<Diagnose>),
+    /// Show when the results of many `dioxide bench --json` changed beyond chance.
+    ///
+    /// Orders the results by their dates, and finds the change points of each row: where its level
+    /// changed and stayed. A run counts as one value, the median of its rounds. p is from a
+    /// permutation test, corrected for the number of rows. A single outlier is no change.
+    ///
+    /// dioxide's paths are judged by their ratio to the kernel path, as in `dioxide compare`. If a
+    /// path without dioxide changed alike, the verdict is the machine. Results of unlike machines,
+    /// devices or settings are separate series.
+    ///
+    /// A row needs 10 like results, and more of them if there are many rows. A slow drift may show
+    /// as one or several changes.
+    ///
+    /// Exits with 0, or with 3 if --fail-on-regression finds a regression. Exits with 1 if there is
+    /// none but a row of the newest result cannot be judged, or on errors.
+    #[command(after_long_help = examples::HISTORY)]
+    History(History),
     /// Draw saved results of `dioxide bench --json` as one SVG picture.
     ///
     /// The picture has a panel for each kind of work, with a curve for each path: operations per
@@ -402,6 +421,9 @@ mod tests {
             "dioxide compare old.json",
             "dioxide compare a b c",
             "dioxide compare a b --by feel",
+            "dioxide history",
+            "dioxide history . --newest 0",
+            "dioxide history . --fail-on-regression 100%",
             "dioxide diagnose",
             "dioxide diagnose --rw nothing .",
             "dioxide diagnose --bs 512-4k .",

@@ -11,7 +11,7 @@ const COUNTS: [u64; 10] = [1000, 500, 200, 100, 50, 20, 10, 5, 2, 1];
 const ROUNDS_MIN: [u32; 3] = [5, 3, 1];
 const ROUNDS_MAX: u32 = 9;
 /// A smaller file would fit into the caches of devices.
-const SIZE_MIN_BYTES: u64 = 32 << 20;
+pub const SIZE_MIN_BYTES: u64 = 32 << 20;
 
 /// A short run of one path.
 #[derive(Clone, Copy, Debug)]

@@ -57,7 +57,8 @@ pub fn run(args: args::Bench) -> Result<()> {
     works.iter().filter_map(Work::announcement).for_each(|sentence| say(&sentence));
     let machine = Machine::describe(place.name(), place.disk.as_ref());
     let rows = measure(&place, &works)?;
-    let report = Report { machine, fs: place.fs, rows };
+    let label = args.output().label.clone();
+    let report = Report { label, machine, fs: place.fs, rows };
     let comparison = baseline.map(|baseline| compare(&baseline, &report)).transpose();
     // A run that is not alike is worth its report.
     let text = comparison.as_ref().ok().and_then(Option::as_deref);

@@ -29,6 +29,8 @@ pub struct Compare<'a> {
     limit_percent: Option<f64>,
     /// Further differences of the runs, if allowed.
     unlike: &'a [String],
+    /// Differences that default settings may have.
+    unlike_harmless: &'a [String],
     comparison: Vec<Outcome<'a>>,
     only_in_old: Vec<&'a Key>,
     only_in_new: Vec<&'a Key>,
@@ -70,7 +72,8 @@ pub fn document<'a>(comparison: &'a Comparison<'a>) -> Compare<'a> {
             By::Ops => "ops",
         },
         limit_percent: comparison.rules.limit_percent,
-        unlike: &comparison.unlike,
+        unlike: &comparison.unlike.serious,
+        unlike_harmless: &comparison.unlike.harmless,
         comparison: comparison.rows.iter().map(outcome).collect(),
         only_in_old: keys(&comparison.only_in_old),
         only_in_new: keys(&comparison.only_in_new),

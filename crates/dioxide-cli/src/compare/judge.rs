@@ -5,6 +5,7 @@ use super::mann_whitney::p_value_min;
 use crate::args::By;
 use crate::bench::work::is_dioxide;
 use crate::saved::{Document, Key, Row};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The false discovery rate of all rows together. More likely differences are not reported.
@@ -25,7 +26,7 @@ pub struct Rules {
 }
 
 /// The figure by which a row is judged.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
     RatioToKernel,
@@ -151,19 +152,24 @@ fn witness<'a>(row: &Compared<'a>, rows: &[Compared<'a>]) -> Option<Witness<'a>>
     });
     let explained = |other: &Compared<'a>| {
         let iops = other.iops.filter(|iops| iops.p < CHANCE_MAX)?;
-        let share = iops.ratio.ln() / own.ratio.ln();
-        let is_sure = (iops.is_loss() || iops.is_gain()) && share >= EXPLAINED_MIN;
-        is_sure.then_some((share, Witness { path: &other.old.key.path, iops }))
+        Some((explained_share(&own, &iops)?, Witness { path: &other.old.key.path, iops }))
     };
     let nearest = |one: &(f64, _), other: &(f64, _)| one.0.total_cmp(&other.0);
     beside.filter_map(explained).min_by(nearest).map(|(_, witness)| witness)
 }
 
-const KERNEL: &str = "kernel";
+/// The part of a change that the change of another path explains, in the logarithm. None if that is
+/// too little.
+pub fn explained_share(own: &Change, other: &Change) -> Option<f64> {
+    let share = other.ratio.ln() / own.ratio.ln();
+    ((other.is_loss() || other.is_gain()) && share >= EXPLAINED_MIN).then_some(share)
+}
+
+pub const KERNEL: &str = "kernel";
 
 /// Whether a path of threads does the same work with as many threads, or as many as a queue has
 /// outstanding.
-fn is_beside(own: &Key, other: &Key) -> bool {
+pub fn is_beside(own: &Key, other: &Key) -> bool {
     own.work == other.work && [own.numjobs, own.numjobs * own.iodepth].contains(&other.numjobs)
 }
 
@@ -219,7 +225,7 @@ fn verdict(change: Option<&Change>, p_adjusted: f64, limit_percent: Option<f64>)
 /// Among many tests some are significant by chance alone. Suppose all tests with an adjusted p
 /// below `q` are believed. Then at most the share `q` of them is expected to be wrong. Without any
 /// real difference, `q` is the probability of any finding.
-fn adjusted(p: &[f64]) -> Vec<f64> {
+pub fn adjusted(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|one, next| p[*one].total_cmp(&p[*next]));
     let mut adjusted = vec![1.0; p.len()];

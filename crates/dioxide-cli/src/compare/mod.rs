@@ -2,16 +2,17 @@
 //! much.
 
 mod bmf;
-mod change;
+pub mod change;
 mod json;
-mod judge;
-mod mann_whitney;
-mod text;
-mod unlike;
+pub mod judge;
+pub mod mann_whitney;
+pub mod text;
+pub mod unlike;
 
 use crate::args::{self, Cli, Wanted};
 use crate::exit::Regression;
 use crate::output::{self, Text};
+use crate::report::html;
 use crate::saved::{self, Document, Row};
 use crate::terminal::Terminal;
 use anyhow::{Context, Result, bail, ensure};
@@ -19,6 +20,7 @@ use clap::{CommandFactory, error::ErrorKind};
 use judge::{Compared, Rules, Verdict};
 use std::fs;
 use std::path::{Path, PathBuf};
+use unlike::Differences;
 
 /// Two runs, side by side.
 pub struct Comparison<'a> {
@@ -26,7 +28,7 @@ pub struct Comparison<'a> {
     pub new: &'a Document,
     pub rules: Rules,
     /// Their other differences.
-    pub unlike: Vec<String>,
+    pub unlike: Differences,
     pub rows: Vec<Compared<'a>>,
     pub only_in_old: Vec<&'a Row>,
     pub only_in_new: Vec<&'a Row>,
@@ -57,7 +59,7 @@ pub fn run(args: args::Compare) -> Result<()> {
         let twice = "stdin (`-`) can be one of the two only";
         Cli::command().error(ErrorKind::ArgumentConflict, twice).exit();
     }
-    let wanted = [("--json", &args.json), ("--bmf", &args.bmf)];
+    let wanted = [("--json", &args.json), ("--html", &args.html), ("--bmf", &args.bmf)];
     let wanted: Vec<_> = wanted
         .into_iter()
         .filter_map(|(option, path)| Some(Wanted { option, path: path.as_deref()? }))
@@ -76,6 +78,7 @@ pub fn run(args: args::Compare) -> Result<()> {
     let document = json::document(&comparison);
     let text = |wanted: Wanted<'_>| match wanted.option {
         "--bmf" => output::json(&bmf::document(&new)),
+        "--html" => Ok(html::compare::page(&comparison)),
         _ => output::json(&document),
     };
     let texts = wanted.iter().map(|wanted| Ok(Text { wanted: *wanted, text: text(*wanted)? }));
@@ -106,10 +109,10 @@ pub fn with_baseline(old: &Document, new: &Document) -> Result<String> {
 fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
     ensure!(!comparison.rows.is_empty(), "no row is in both: they are of different work");
     ensure!(
-        is_unlike_allowed || comparison.unlike.is_empty(),
+        is_unlike_allowed || comparison.unlike.serious.is_empty(),
         "not alike, so what differs says nothing about dioxide: {}. Measure both in the same way, \
          or give --allow-unlike",
-        comparison.unlike.join("; ")
+        comparison.unlike.serious.join("; ")
     );
     Ok(())
 }

@@ -61,7 +61,7 @@ pub fn print(comparison: &Comparison<'_>, out: &mut Page) -> anyhow::Result<()> 
         writeln!(out, "{name}: {}", origin(machine))?;
     }
     writeln!(out)?;
-    for rows in comparison.rows.chunk_by(|one, next| one.old.key.work == next.old.key.work) {
+    for rows in groups(comparison) {
         writeln!(out, "{}\n{:width$}\n", rows[0].old.key.work, table(rows))?;
     }
     for row in &comparison.rows {
@@ -75,6 +75,11 @@ pub fn print(comparison: &Comparison<'_>, out: &mut Page) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// The rows of each kind of work.
+pub fn groups<'a, 'b>(comparison: &'b Comparison<'a>) -> impl Iterator<Item = &'b [Compared<'a>]> {
+    comparison.rows.chunk_by(|one, next| one.old.key.work == next.old.key.work)
+}
+
 fn tint(verdict: Verdict) -> Option<Tint> {
     match verdict {
         Verdict::Regression => Some(Tint::Bad),
@@ -84,7 +89,8 @@ fn tint(verdict: Verdict) -> Option<Tint> {
     }
 }
 
-fn origin(machine: &Machine) -> String {
+/// One run: when, with what, and where.
+pub fn origin(machine: &Machine) -> String {
     let Machine { dioxide_version, kernel_release, cpus, target, device, date, .. } = machine;
     let device = device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
     format!(
@@ -92,7 +98,7 @@ fn origin(machine: &Machine) -> String {
     )
 }
 
-fn table(rows: &[Compared<'_>]) -> Grid {
+pub fn table(rows: &[Compared<'_>]) -> Grid {
     let header = COLUMNS.map(|(name, _)| name.to_owned()).into();
     let rows = rows.iter().map(|row| COLUMNS.map(|(_, cell)| cell(row)).into()).collect();
     Grid::new(header, rows, |column| ![PATH, VERDICT].contains(&COLUMNS[column].0))
@@ -104,7 +110,7 @@ fn rate(rounds: &[f64]) -> String {
 }
 
 /// To four digits.
-fn probability(p: f64) -> String {
+pub fn probability(p: f64) -> String {
     if p < 1e-4 { "<0.0001".into() } else { format!("{p:.4}") }
 }
 
@@ -117,18 +123,18 @@ fn cpu(row: &Row) -> String {
 }
 
 /// `-31.0 % (-35.2..-28.1)`
-fn change(change: Option<Change>) -> String {
+pub fn change(change: Option<Change>) -> String {
     known(change, |change| {
         let [ratio, low, high] = [change.ratio, change.low, change.high].map(percent);
         format!("{ratio:+.1} % ({low:+.1}..{high:+.1})")
     })
 }
 
-fn percent(ratio: f64) -> f64 {
+pub fn percent(ratio: f64) -> f64 {
     (ratio - 1.0) * 100.0
 }
 
-fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+pub fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or("-".into(), show)
 }
 
@@ -304,9 +310,18 @@ fn machine(comparison: &Comparison<'_>) -> Option<String> {
 }
 
 fn unlike(comparison: &Comparison<'_>) -> Option<String> {
-    let all = comparison.unlike.join("; ");
-    (!all.is_empty())
-        .then(|| format!("The runs are not alike: {all}. What differs may be due to that."))
+    let [serious, harmless] =
+        [&comparison.unlike.serious, &comparison.unlike.harmless].map(|all| all.join("; "));
+    let serious = (!serious.is_empty())
+        .then(|| format!("The runs are not alike: {serious}. What differs may be due to that."));
+    let harmless = (!harmless.is_empty()).then(|| {
+        format!(
+            "The runs differ as default settings may: {harmless}. Ratios compare nevertheless; for \
+             equal settings see bench --baseline."
+        )
+    });
+    let all: Vec<_> = [serious, harmless].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join(" "))
 }
 
 fn missing(run: &str, rows: &[&Row]) -> Option<String> {

@@ -1,29 +1,53 @@
 //! Other differences between two runs: figures of unlike runs say nothing about dioxide. Measures
 //! nothing.
 
+use crate::bench::estimate::SIZE_MIN_BYTES;
 use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
 use crate::saved::{Document, Row};
 use crate::units::about_bytes as size;
 use std::fmt::Display;
 
-/// Sizes depend on the free space, so they differ a little between equal runs.
+/// Sizes and lengths that differ by less are equal.
 const DIFFERENCE_MAX: f64 = 0.1;
+/// By default, trials choose the length of a round. Two benches on one machine may differ by two of
+/// their steps.
+const LENGTH_FACTOR_MAX: u64 = 5;
 
-/// Each difference once, in words. `pairs` are the rows of both runs.
-pub fn differences(old: &Document, new: &Document, pairs: &[(&Row, &Row)]) -> Vec<String> {
-    let mut all = places(&old.machine, &new.machine);
-    for (old, new) in pairs {
-        for difference in terms(old, new) {
-            if !all.contains(&difference) {
-                all.push(difference);
+/// Differences in words, each once.
+#[derive(Debug, Default, PartialEq)]
+pub struct Differences {
+    /// They explain other figures.
+    pub serious: Vec<String>,
+    /// Two runs with default settings have them. Ratios within a round compare nevertheless.
+    pub harmless: Vec<String>,
+}
+
+impl Differences {
+    fn add(&mut self, other: Self) {
+        let both = [(&mut self.serious, other.serious), (&mut self.harmless, other.harmless)];
+        for (all, more) in both {
+            for difference in more {
+                if !all.contains(&difference) {
+                    all.push(difference);
+                }
             }
         }
+    }
+}
+
+/// `pairs` are the rows of both runs.
+pub fn differences(old: &Document, new: &Document, pairs: &[(&Row, &Row)]) -> Differences {
+    let serious = of_places(&old.machine, &new.machine);
+    let mut all = Differences { serious, ..Differences::default() };
+    for (old, new) in pairs {
+        all.add(of_terms(old, new));
     }
     all
 }
 
-fn places(old: &Machine, new: &Machine) -> Vec<String> {
+/// Of the machine and the device.
+pub fn of_places(old: &Machine, new: &Machine) -> Vec<String> {
     let known = |text: &Option<String>| text.clone().unwrap_or("unknown".into());
     let has_device = old.device.is_some() || new.device.is_some();
     let facts = [
@@ -38,7 +62,8 @@ fn places(old: &Machine, new: &Machine) -> Vec<String> {
     facts.into_iter().flatten().collect()
 }
 
-fn terms(old: &Row, new: &Row) -> Vec<String> {
+/// Of the settings of a row.
+pub fn of_terms(old: &Row, new: &Row) -> Differences {
     let place = |row: &Row| match (&row.fs, &row.fs_remark) {
         (Some(fs), Some(remark)) => format!("{fs} ({remark})"),
         (Some(fs), None) => fs.clone(),
@@ -46,24 +71,44 @@ fn terms(old: &Row, new: &Row) -> Vec<String> {
     };
     let is_far =
         |old: u64, new: u64| old.abs_diff(new) as f64 > DIFFERENCE_MAX * old.max(new) as f64;
-    let about = |name: &str, old, new| differ(name, &old, &new).filter(|_| is_far(old, new));
-    let about_bytes =
-        |name: &str, old, new| differ(name, &size(old), &size(new)).filter(|_| is_far(old, new));
+    let about = |name: &str, old: Option<u64>, new: Option<u64>| {
+        let (old, new) = (old.unwrap_or(0), new.unwrap_or(0));
+        differ(name, &old, &new).filter(|_| is_far(old, new))
+    };
+    let about_bytes = |name: &str, old: Option<u64>, new: Option<u64>| {
+        let (old, new) = (old.unwrap_or(0), new.unwrap_or(0));
+        differ(name, &size(old), &size(new)).filter(|_| is_far(old, new))
+    };
     let (Asked { runtime_ms, count, size_bytes, growth_cap_bytes, fresh }, asked) =
         (old.asked, new.asked);
+    let is_near = |old: Option<u64>, new: Option<u64>| match (old, new) {
+        (Some(old), Some(new)) => old.max(new) <= LENGTH_FACTOR_MAX * old.min(new),
+        _ => old == new,
+    };
+    // A file of this size exceeds the caches of a device, and so does a larger one.
+    let is_large = size_bytes.min(asked.size_bytes) >= SIZE_MIN_BYTES;
     let facts = [
-        differ("file system", &place(old), &place(new)),
-        about("ms in a round", runtime_ms.unwrap_or(0), asked.runtime_ms.unwrap_or(0)),
-        about("operations in a round", count.unwrap_or(0), asked.count.unwrap_or(0)),
-        about_bytes("size of the file (--size)", size_bytes, asked.size_bytes),
-        about_bytes(
-            "largest growth (--growth-cap)",
-            growth_cap_bytes.unwrap_or(0),
-            asked.growth_cap_bytes.unwrap_or(0),
+        (false, differ("file system", &place(old), &place(new))),
+        (
+            is_near(runtime_ms, asked.runtime_ms),
+            about("ms in a round", runtime_ms, asked.runtime_ms),
         ),
-        differ("--fresh", &fresh, &asked.fresh),
+        (is_near(count, asked.count), about("operations in a round", count, asked.count)),
+        (
+            is_large,
+            about_bytes("size of the file (--size)", Some(size_bytes), Some(asked.size_bytes)),
+        ),
+        (
+            false,
+            about_bytes("largest growth (--growth-cap)", growth_cap_bytes, asked.growth_cap_bytes),
+        ),
+        (false, differ("--fresh", &fresh, &asked.fresh)),
     ];
-    facts.into_iter().flatten().collect()
+    let mut all = Differences::default();
+    for (is_harmless, fact) in facts {
+        (if is_harmless { &mut all.harmless } else { &mut all.serious }).extend(fact);
+    }
+    all
 }
 
 fn differ<T: PartialEq + Display>(what: &str, old: &T, new: &T) -> Option<String> {
@@ -76,6 +121,10 @@ mod tests {
     use crate::saved::examples::{document, row};
 
     fn differences_after(change: impl Fn(&mut Document)) -> Vec<String> {
+        all_after(change).serious
+    }
+
+    fn all_after(change: impl Fn(&mut Document)) -> Differences {
         let old = document(vec![row("kernel", 1, &[1.0], None), row("dioxide", 1, &[1.0], None)]);
         let mut new = old.clone();
         change(&mut new);
@@ -119,15 +168,24 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_sizes_may_differ_a_little() {
+    fn lengths_and_sizes_may_differ_as_defaults_do() {
         let asked = |runtime_ms, size_bytes| {
-            differences_after(move |new: &mut Document| {
+            let Differences { serious, harmless } = all_after(move |new: &mut Document| {
                 let asked = &mut new.results[0].asked;
                 (asked.runtime_ms, asked.size_bytes) = (Some(runtime_ms), size_bytes);
-            })
+            });
+            (serious.join("; "), harmless.join("; "))
         };
-        assert_eq!(asked(2100, 4_200_000_000), [""; 0]);
-        assert_eq!(asked(1000, 4 << 30), ["ms in a round: 2000 and 1000"]);
-        assert_eq!(asked(2000, 1 << 30), ["size of the file (--size): 4 GiB and 1 GiB"]);
+        let is = |serious: &str, harmless: &str| (serious.to_owned(), harmless.to_owned());
+        assert_eq!(asked(2100, 4_200_000_000), is("", ""));
+        assert_eq!(asked(500, 4 << 30), is("", "ms in a round: 2000 and 500"));
+        assert_eq!(asked(200, 4 << 30), is("ms in a round: 2000 and 200", ""));
+        assert_eq!(asked(2000, 1 << 30), is("", "size of the file (--size): 4 GiB and 1 GiB"));
+        assert_eq!(asked(2000, 8 << 20), is("size of the file (--size): 4 GiB and 8 MiB", ""));
+        let counted = all_after(|new: &mut Document| {
+            let asked = &mut new.results[0].asked;
+            (asked.runtime_ms, asked.count) = (None, Some(10));
+        });
+        assert_eq!(counted.serious.len(), 2, "{counted:?}");
     }
 }

@@ -412,7 +412,8 @@ mod tests {
 
     /// Of all paths.
     fn jobs(rows: Vec<Row>) -> Value {
-        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        let report =
+            Report { label: None, machine: Machine::describe("/x".into(), None), fs: None, rows };
         let jobs = |path: &str| match serde_json::to_value(document(&report, path)).unwrap()["jobs"]
             .take()
         {
@@ -467,7 +468,8 @@ mod tests {
             row(append_point(1), Route::Dioxide, &[100]),
             row(append_point(64), Route::Dioxide, &[100]),
         ];
-        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        let report =
+            Report { label: None, machine: Machine::describe("/x".into(), None), fs: None, rows };
         let document = document(&report, "dioxide");
         let names: Vec<_> = document.jobs.iter().map(|job| &job.jobname[..]).collect();
         assert_eq!(names, ["append-dioxide-4k-1", "append-dioxide-4k-64"]);

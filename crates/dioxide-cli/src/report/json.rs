@@ -24,6 +24,8 @@ pub struct Document<'a> {
     kind: &'static str,
     #[serde(flatten)]
     machine: &'a Machine,
+    /// The name that `--label` gave the result, such as a commit.
+    label: Option<&'a str>,
     results: Vec<Outcome<'a>>,
 }
 
@@ -135,7 +137,13 @@ struct Latency {
 /// The report in JSON.
 pub fn document(report: &Report) -> Document<'_> {
     let results = report.rows.iter().map(|row| outcome(report, row)).collect();
-    Document { schema_version: SCHEMA_VERSION, kind: KIND, machine: &report.machine, results }
+    Document {
+        schema_version: SCHEMA_VERSION,
+        kind: KIND,
+        machine: &report.machine,
+        label: report.label.as_deref(),
+        results,
+    }
 }
 
 fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
@@ -240,6 +248,7 @@ mod tests {
     fn report() -> Report {
         let append = append_point(64);
         Report {
+            label: None,
             machine: Machine::describe("/somewhere".into(), None),
             fs: Some(FileSystem { name: "ext4".into(), remark: None }),
             rows: vec![

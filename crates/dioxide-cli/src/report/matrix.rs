@@ -180,8 +180,12 @@ mod tests {
 
     #[test]
     fn sizes_by_threads() {
-        let report =
-            Report { machine: Machine::describe("/x".into(), None), fs: None, rows: rows() };
+        let report = Report {
+            label: None,
+            machine: Machine::describe("/x".into(), None),
+            fs: None,
+            rows: rows(),
+        };
         let text = of(&report, &report.rows, 0);
         assert_eq!(
             words(&text, "kernel iops"),
@@ -256,7 +260,8 @@ mod tests {
     fn an_old_file_has_a_matrix_of_its_own() {
         let mut rows = rows();
         rows.push(row(point(4096, 8), Route::Recycled, &[700, 700]));
-        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        let report =
+            Report { label: None, machine: Machine::describe("/x".into(), None), fs: None, rows };
         let text = of(&report, &report.rows, 0);
         assert_eq!(words(&text, "recycled iops")[1], ["4", "KiB", "-", "700"]);
         assert!(text.contains("\nrecycled: at no block size"), "{text}");
@@ -266,7 +271,8 @@ mod tests {
     fn a_queue_is_compared_with_as_many_threads() {
         let mut rows = rows();
         rows.push(row(point(4096, 8), Route::Queue { iodepth: 8 }, &[1000, 1200]));
-        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        let report =
+            Report { label: None, machine: Machine::describe("/x".into(), None), fs: None, rows };
         let text = of(&report, &report.rows, 0);
         assert_eq!(
             words(&text, "dioxide-queue / kernel")[1],
@@ -282,7 +288,8 @@ mod tests {
     fn queues_of_each_depth_have_a_matrix() {
         let queue = |iodepth| row(mixed_point(2), Route::Queue { iodepth }, &[iodepth as u64]);
         let rows = vec![row(mixed_point(2), Route::Kernel, &[1]), queue(4), queue(16)];
-        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        let report =
+            Report { label: None, machine: Machine::describe("/x".into(), None), fs: None, rows };
         let text = of(&report, &report.rows, 0);
         assert_eq!(words(&text, "dioxide-queue iodepth=16 iops")[1], ["4", "KiB", "16"]);
         assert_eq!(

@@ -26,6 +26,8 @@ use std::io::Write;
 
 /// The results of a bench.
 pub struct Report {
+    /// A name for the result, in JSON only.
+    pub label: Option<String>,
     pub machine: Machine,
     /// None on a device.
     pub fs: Option<FileSystem>,

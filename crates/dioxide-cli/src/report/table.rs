@@ -41,7 +41,7 @@ pub fn conditions(report: &Report, rows: &[Row]) -> String {
         .map(|iops| format!(", {} offered (lat counts from when each was due)", rate(iops as f64)));
     let length = match point.scenario {
         Scenario::Indirect => counted(rows[0].median(|run| run.ops as f64) as u64, "write"),
-        _ => format!("{:.1} s", rows[0].median(|run| run.elapsed.as_secs_f64())),
+        _ => seconds(rows[0].median(|run| run.elapsed.as_secs_f64())),
     };
     format!(
         "{}{}{}{}{}, {}; {} of {length}{}",
@@ -253,9 +253,19 @@ pub fn ratio(ratio: Option<Ratio>) -> String {
     ratio.map_or("-".into(), |ratio| ratio.to_string())
 }
 
+/// To a tenth, or in milliseconds.
+fn seconds(seconds: f64) -> String {
+    if seconds < 0.1 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_rounds_are_in_milliseconds() {
+        assert_eq!([0.02, 0.1, 2.04].map(seconds), ["20 ms", "0.1 s", "2.0 s"]);
+    }
     use crate::bench::figures::examples::{
         append_point, indirect_point, mixed_point, row, sync_point,
     };
@@ -267,8 +277,12 @@ mod tests {
 
     fn title_of(rows: Vec<Row>) -> String {
         let machine = Machine::describe("/somewhere".into(), None);
-        let report =
-            Report { machine, fs: Some(FileSystem { name: "ext4".into(), remark: None }), rows };
+        let report = Report {
+            label: None,
+            machine,
+            fs: Some(FileSystem { name: "ext4".into(), remark: None }),
+            rows,
+        };
         title(&report, &report.rows)
     }
 
@@ -303,7 +317,8 @@ mod tests {
         let machine = Machine::describe("/somewhere".into(), None);
         let fs = Some(FileSystem { name: "ext3".into(), remark: Some("without extents") });
         let point = Point { rate_iops: Some(5000), ..append_point(1) };
-        let report = Report { machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
+        let report =
+            Report { label: None, machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
         assert_eq!(
             title(&report, &report.rows),
             "Appends: bs=4 KiB on-sync, growth unwritten, 5000/s offered (lat counts from when \

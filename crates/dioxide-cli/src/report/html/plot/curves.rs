@@ -33,6 +33,23 @@ pub struct Point {
     pub note: String,
 }
 
+/// Changes along the lower axis, and the levels between them.
+#[derive(Default)]
+pub struct Changes {
+    pub marks: Vec<Mark>,
+    /// From, to, and the value.
+    pub levels: Vec<(f64, f64, f64)>,
+}
+
+/// A line across the plot.
+pub struct Mark {
+    pub x: f64,
+    /// Above the line, short.
+    pub text: String,
+    /// The tooltip.
+    pub note: String,
+}
+
 pub const HEIGHT: f64 = 270.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
@@ -58,22 +75,50 @@ impl Curves {
         figure(&self.title, &self.description, HEIGHT, self.content())
     }
 
+    pub fn draw_with(&self, changes: &Changes) -> Markup {
+        let content = html! { (self.content()) (self.changes(changes)) };
+        figure(&self.title, &self.description, HEIGHT, content)
+    }
+
     /// Without what stands around it: [`HEIGHT`] high.
     pub fn content(&self) -> Markup {
-        let widest = |texts: &mut dyn Iterator<Item = &String>| {
-            texts.map(|text| text.chars().count()).max().unwrap_or_default() as f64 * LETTER
-        };
-        let field = Field {
-            left: 8.0 + widest(&mut self.y.ticks.iter().map(|(_, text)| text)),
-            right: WIDTH
-                - NAME_DISTANCE
-                - BOLD * widest(&mut self.series.iter().map(|series| &series.name)),
-        };
+        let field = self.field();
         html! {
             (self.grid(&field))
             @for series in &self.series { (self.band(&field, series)) }
             @for series in &self.series { (self.curve(&field, series)) }
             (self.names(&field))
+        }
+    }
+
+    fn field(&self) -> Field {
+        let widest = |texts: &mut dyn Iterator<Item = &String>| {
+            texts.map(|text| text.chars().count()).max().unwrap_or_default() as f64 * LETTER
+        };
+        Field {
+            left: 8.0 + widest(&mut self.y.ticks.iter().map(|(_, text)| text)),
+            right: WIDTH
+                - NAME_DISTANCE
+                - BOLD * widest(&mut self.series.iter().map(|series| &series.name)),
+        }
+    }
+
+    fn changes(&self, changes: &Changes) -> Markup {
+        let field = self.field();
+        html! {
+            @for (from, to, value) in &changes.levels {
+                (line("level", self.place(&field, *from, *value), self.place(&field, *to, *value)))
+            }
+            @for mark in &changes.marks {
+                @let (x, _) = self.place(&field, mark.x, 0.0);
+                @let half = mark.text.chars().count() as f64 * LETTER / 2.0;
+                @let middle = x.clamp(half, WIDTH - half);
+                g {
+                    title { (mark.note) }
+                    (line("change", (x, TOP), (x, BOTTOM)))
+                    (text("change-name", "middle", (middle, TOP - 3.0), &mark.text))
+                }
+            }
         }
     }
 

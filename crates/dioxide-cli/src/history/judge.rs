@@ -1,0 +1,161 @@
+//! Judges the change points of every series. Pure, so that tests can measure its error rates.
+
+use super::change_points::{self, ChangePoint, RUNS_MIN};
+use super::series::{Entry, Series, Sorted};
+use crate::bench::work::is_dioxide;
+use crate::compare::change::Change;
+use crate::compare::judge::{
+    Basis, CHANCE_MAX, KERNEL, Rules, Witness, explained_share, is_beside,
+};
+use crate::compare::mann_whitney::p_value_min;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::ops::Range;
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Slower by more than the limit.
+    Regression,
+    /// Slower, within the limit or without one.
+    Slower,
+    Faster,
+    /// It changed as a path without dioxide beside it did, or is one.
+    Machine,
+    NoChange,
+    TooFewRuns,
+}
+
+/// A change point of a series.
+pub struct Step<'a> {
+    /// The index of the first entry after it.
+    pub at: usize,
+    /// Of the judged figure, from the segment before to the one after. Its p does not know that the
+    /// change point was chosen: use `p_adjusted`.
+    pub change: Change,
+    pub iops: Change,
+    pub p_adjusted: f64,
+    pub verdict: Verdict,
+    /// The path that explains it. Only for the verdict on the machine.
+    pub witness: Option<Witness<'a>>,
+}
+
+pub struct Judged<'a> {
+    pub series: Series<'a>,
+    /// In order of time.
+    pub steps: Vec<Step<'a>>,
+    /// Whether a regression counts: it is judged, and has the newest run of all.
+    pub is_current: bool,
+    /// Of its last change point.
+    pub verdict: Verdict,
+}
+
+impl Judged<'_> {
+    /// The entries since the last change point.
+    pub fn newest_segment(&self) -> &[Entry<'_>] {
+        &self.series.entries[self.steps.last().map_or(0, |step| step.at)..]
+    }
+}
+
+/// Paths with dioxide and paths without are corrected apart: only the first are judged.
+pub fn judge(sorted: Sorted<'_>, newest: usize, rules: Rules) -> Vec<Judged<'_>> {
+    let mut found: Vec<Vec<ChangePoint>> = sorted.series.iter().map(|_| Vec::new()).collect();
+    for is_judged in [true, false] {
+        let chosen = |nth: &usize| sorted.series[*nth].is_judged(rules.by) == is_judged;
+        let chosen: Vec<usize> = (0..sorted.series.len()).filter(chosen).collect();
+        let values: Vec<_> = chosen.iter().map(|nth| sorted.series[*nth].values()).collect();
+        for (nth, points) in chosen.into_iter().zip(change_points::find(&values)) {
+            found[nth] = points;
+        }
+    }
+    let steps: Vec<_> = sorted
+        .series
+        .iter()
+        .zip(found)
+        .map(|(series, points)| steps(series, &points, &sorted.series, rules))
+        .collect();
+    let judged = sorted.series.into_iter().zip(steps).map(|(series, steps)| Judged {
+        is_current: series.is_judged(rules.by) && series.newest() == newest,
+        verdict: match steps.last() {
+            Some(step) => step.verdict,
+            None if series.entries.len() < RUNS_MIN => Verdict::TooFewRuns,
+            None => Verdict::NoChange,
+        },
+        series,
+        steps,
+    });
+    judged.collect()
+}
+
+fn steps<'a>(
+    series: &Series<'a>,
+    points: &[ChangePoint],
+    all: &[Series<'a>],
+    rules: Rules,
+) -> Vec<Step<'a>> {
+    let ends = points.iter().map(|point| point.at).chain([series.entries.len()]);
+    let ends: Vec<usize> = ends.collect();
+    let step = |(nth, point): (usize, &ChangePoint)| {
+        let from = nth.checked_sub(1).map_or(0, |before| ends[before]);
+        let sides = [from..point.at, point.at..ends[nth + 1]];
+        let of = |figure: fn(&Entry<'_>) -> f64| {
+            let [before, after] = sides.clone().map(|side| figures(&series.entries[side], figure));
+            Change::of(&before, &after)
+        };
+        let (change, iops) = (of(|entry| entry.value)?, of(|entry| entry.iops)?);
+        let is_judged = series.is_judged(rules.by);
+        let witness = witness(series, &iops, &sides, all).filter(|_| is_judged && is_ratio(rules));
+        let is_regression = rules.limit_percent.is_some_and(|limit| change.loses_more_than(limit));
+        let verdict = match () {
+            () if witness.is_some() || !is_judged => Verdict::Machine,
+            () if is_regression => Verdict::Regression,
+            () if change.ratio < 1.0 => Verdict::Slower,
+            () => Verdict::Faster,
+        };
+        Some(Step { at: point.at, change, iops, p_adjusted: point.p_adjusted, verdict, witness })
+    };
+    points.iter().enumerate().filter_map(step).collect()
+}
+
+fn is_ratio(rules: Rules) -> bool {
+    rules.by == crate::args::By::Ratio
+}
+
+fn figures(entries: &[Entry<'_>], figure: impl Fn(&Entry<'_>) -> f64) -> Vec<f64> {
+    entries.iter().map(figure).collect()
+}
+
+/// The path without dioxide that changed most alike between the same runs, if one did. A ratio to
+/// the kernel path already takes that path into account.
+fn witness<'a>(
+    own: &Series<'a>,
+    iops: &Change,
+    sides: &[Range<usize>; 2],
+    all: &[Series<'a>],
+) -> Option<Witness<'a>> {
+    if !iops.is_loss() && !iops.is_gain() {
+        return None;
+    }
+    let is_new = |path: &str| path != KERNEL || own.basis != Basis::RatioToKernel;
+    let beside = all.iter().filter(|other| {
+        let path = other.key().path.as_str();
+        !is_dioxide(path)
+            && is_new(path)
+            && other.place == own.place
+            && is_beside(own.key(), other.key())
+    });
+    let explained = |other: &Series<'a>| {
+        let [before, after] = sides.clone().map(|side| {
+            let runs = &own.entries[side];
+            let is_there = |entry: &&Entry<'_>| runs.iter().any(|own| own.run == entry.run);
+            other.entries.iter().filter(is_there).map(|entry| entry.iops).collect::<Vec<_>>()
+        });
+        let change = Change::of(&before, &after)?;
+        // Short segments cannot do better than to differ wholly.
+        let p_max = CHANCE_MAX.max(p_value_min(before.len(), after.len()) * 1.001);
+        let share = explained_share(iops, &change).filter(|_| change.p < p_max)?;
+        Some((share, Witness { path: &other.key().path, iops: change }))
+    };
+    let nearest = |one: &(f64, _), other: &(f64, _)| one.0.total_cmp(&other.0);
+    beside.filter_map(explained).min_by(nearest).map(|(_, witness)| witness)
+}

@@ -1,0 +1,225 @@
+//! Series: the runs of one row that may be compared with each other, the oldest first. Pure.
+
+use crate::args::By;
+use crate::bench::ratio::median;
+use crate::bench::work::is_dioxide;
+use crate::compare::judge::Basis;
+use crate::compare::unlike;
+use crate::meter::machine::Machine;
+use crate::saved::{Document, Key, Row};
+
+/// A saved result.
+pub struct Run {
+    /// The name of its file.
+    pub file: String,
+    pub document: Document,
+}
+
+impl Run {
+    /// `2026-11-22 21:15:03, label`: the time in UTC.
+    pub fn title(&self) -> String {
+        let date = self.document.machine.date.trim_end_matches('Z').replace('T', " ");
+        match &self.document.label {
+            Some(label) => format!("{date}, {label}"),
+            None => date,
+        }
+    }
+}
+
+/// The row of one run.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    /// The index of its run.
+    pub run: usize,
+    pub row: &'a Row,
+    /// The median over its rounds of the figure by which the series is judged.
+    pub value: f64,
+    pub iops: f64,
+}
+
+pub struct Series<'a> {
+    /// The index of its place.
+    pub place: usize,
+    pub basis: Basis,
+    /// At least one.
+    pub entries: Vec<Entry<'a>>,
+}
+
+impl<'a> Series<'a> {
+    pub fn key(&self) -> &'a Key {
+        &self.entries[0].row.key
+    }
+
+    pub fn values(&self) -> Vec<f64> {
+        self.entries.iter().map(|entry| entry.value).collect()
+    }
+
+    /// Whether a regression may be dioxide's.
+    pub fn is_judged(&self, by: By) -> bool {
+        by == By::Ops || is_dioxide(&self.key().path)
+    }
+
+    /// The index of its newest run.
+    pub fn newest(&self) -> usize {
+        self.entries[self.entries.len() - 1].run
+    }
+}
+
+/// All runs in series.
+pub struct Sorted<'a> {
+    /// The machine and device of each place, from its oldest run.
+    pub places: Vec<&'a Machine>,
+    /// By place, then by work, in the order of their first runs.
+    pub series: Vec<Series<'a>>,
+    /// Why rows of one place and key are in several series, in words, each once.
+    pub unlike: Vec<String>,
+    /// Rows that are in no series, as one of their figures is zero.
+    pub stuck: usize,
+}
+
+/// `runs` are in order of time.
+pub fn sort(runs: &[Run], by: By) -> Sorted<'_> {
+    let mut sorted =
+        Sorted { places: Vec::new(), series: Vec::new(), unlike: Vec::new(), stuck: 0 };
+    for (run, Run { document, .. }) in runs.iter().enumerate() {
+        let place = sorted.place(&document.machine);
+        for row in &document.results {
+            sorted.add(place, run, row, by);
+        }
+    }
+    let mut works = Vec::new();
+    for series in &sorted.series {
+        let work = (series.place, &series.key().work);
+        if !works.contains(&work) {
+            works.push(work);
+        }
+    }
+    let nth = |series: &Series<'_>| {
+        works.iter().position(|work| *work == (series.place, &series.key().work))
+    };
+    sorted.series.sort_by_key(|series| (series.place, nth(series)));
+    sorted
+}
+
+impl<'a> Sorted<'a> {
+    /// The place like this one, or a new one.
+    fn place(&mut self, machine: &'a Machine) -> usize {
+        let is_like = |place: &&Machine| unlike::of_places(place, machine).is_empty();
+        self.places.iter().position(is_like).unwrap_or_else(|| {
+            self.places.push(machine);
+            self.places.len() - 1
+        })
+    }
+
+    /// Adds a row to the series whose newest row is like it, or to a new one.
+    fn add(&mut self, place: usize, run: usize, row: &'a Row, by: By) {
+        let basis = match (by, &row.rounds_ratio_to_kernel) {
+            (By::Ratio, Some(_)) if is_dioxide(&row.key.path) => Basis::RatioToKernel,
+            _ => Basis::Iops,
+        };
+        let Some(entry) = entry(run, row, basis) else {
+            self.stuck += 1;
+            return;
+        };
+        let mut nearest: Option<Vec<String>> = None;
+        for series in &mut self.series {
+            if series.place != place || series.key() != &row.key {
+                continue;
+            }
+            let newest = series.entries[series.entries.len() - 1].row;
+            let mut serious = unlike::of_terms(newest, row).serious;
+            if series.basis != basis {
+                serious.push("a kernel path beside it: in some only".into());
+            }
+            if serious.is_empty() {
+                series.entries.push(entry);
+                return;
+            }
+            let is_nearer = nearest.as_ref().is_none_or(|all| serious.len() < all.len());
+            nearest = if is_nearer { Some(serious) } else { nearest };
+        }
+        self.series.push(Series { place, basis, entries: vec![entry] });
+        for difference in nearest.unwrap_or_default() {
+            if !self.unlike.contains(&difference) {
+                self.unlike.push(difference);
+            }
+        }
+    }
+}
+
+/// None if a figure is missing or zero: it has no ratio to others.
+fn entry<'a>(run: usize, row: &'a Row, basis: Basis) -> Option<Entry<'a>> {
+    let positive =
+        |rounds: &[f64]| median(rounds.to_vec()).filter(|it| *it > 0.0 && it.is_finite());
+    let iops = positive(&row.rounds_iops)?;
+    let value = match (basis, &row.rounds_ratio_to_kernel) {
+        (Basis::RatioToKernel, Some(ratios)) => positive(ratios)?,
+        _ => iops,
+    };
+    Some(Entry { run, row, value, iops })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::saved::examples::{document, row};
+
+    fn run(change: impl Fn(&mut Document)) -> Run {
+        let kernel = [100.0, 110.0, 120.0];
+        let mut document = document(vec![
+            row("kernel", 64, &kernel, None),
+            row("dioxide", 64, &[500.0, 550.0, 630.0], Some(&kernel)),
+        ]);
+        change(&mut document);
+        Run { file: "x.json".into(), document }
+    }
+
+    fn lengths(sorted: &Sorted<'_>) -> Vec<usize> {
+        sorted.series.iter().map(|series| series.entries.len()).collect()
+    }
+
+    #[test]
+    fn like_rows_are_one_series() {
+        let runs: Vec<_> = (0..3).map(|_| run(|_| ())).collect();
+        let sorted = sort(&runs, By::Ratio);
+        assert_eq!((lengths(&sorted), sorted.places.len()), (vec![3, 3], 1));
+        let [kernel, dioxide] = &sorted.series[..] else { panic!("two") };
+        assert_eq!((kernel.basis, kernel.entries[0].value), (Basis::Iops, 110.0));
+        assert_eq!((dioxide.basis, dioxide.entries[0].value), (Basis::RatioToKernel, 5.0));
+        assert_eq!((dioxide.entries[0].iops, dioxide.newest()), (550.0, 2));
+        assert!(dioxide.is_judged(By::Ratio) && !kernel.is_judged(By::Ratio));
+        assert_eq!(sort(&runs, By::Ops).series[1].values(), [550.0; 3]);
+    }
+
+    #[test]
+    fn unlike_machines_and_settings_are_apart() {
+        let runs = [
+            run(|_| ()),
+            run(|it| it.machine.kernel_release = "6.19".into()),
+            run(|it| it.results[1].fs = Some("xfs".into())),
+            run(|it| it.results[1].asked.runtime_ms = Some(1000)),
+            run(|it| it.results[1].rounds_ratio_to_kernel = None),
+        ];
+        let sorted = sort(&runs, By::Ratio);
+        assert_eq!((lengths(&sorted), sorted.places.len()), (vec![4, 2, 1, 1, 1, 1], 2));
+        assert_eq!(
+            sorted.unlike,
+            ["file system: ext4 and xfs", "a kernel path beside it: in some only"]
+        );
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_in_no_series() {
+        let sorted = [run(|it| it.results[0].rounds_iops = vec![0.0, 0.0, 9.0])];
+        let sorted = sort(&sorted, By::Ratio);
+        assert_eq!((lengths(&sorted), sorted.stuck), (vec![1], 1));
+    }
+
+    #[test]
+    fn a_run_is_named_by_its_time_and_label() {
+        let named = run(|it| {
+            (it.machine.date, it.label) = ("2026-11-22T21:15:03Z".into(), Some("ab12".into()));
+        });
+        assert_eq!(named.title(), "2026-11-22 21:15:03, ab12");
+    }
+}

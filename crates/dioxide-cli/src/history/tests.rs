@@ -1,0 +1,179 @@
+//! Histories from made-up results.
+
+use super::*;
+use crate::args::By;
+use crate::output::Page;
+use crate::saved::Document;
+use crate::saved::examples::{document, row};
+use fastrand::Rng;
+
+/// The level of each path relative to others, for one run.
+struct Levels {
+    kernel: f64,
+    preallocated: f64,
+    dioxide: f64,
+}
+
+const USUAL: Levels = Levels { kernel: 100.0, preallocated: 4000.0, dioxide: 5000.0 };
+
+fn found(levels: impl Fn(usize) -> Levels, runs: usize) -> Found {
+    let mut rng = Rng::with_seed(5);
+    let runs = (0..runs).map(|nth| {
+        let Levels { kernel, preallocated, dioxide } = levels(nth);
+        let mut around = |level: f64| [(); 5].map(|()| level * (0.95 + 0.1 * rng.f64()));
+        let (kernel, preallocated, dioxide) =
+            (around(kernel), around(preallocated), around(dioxide));
+        let mut document = document(vec![
+            row("kernel", 64, &kernel, None),
+            row("preallocated", 64, &preallocated, Some(&kernel)),
+            row("dioxide", 64, &dioxide, Some(&kernel)),
+        ]);
+        document.machine.date = format!("2026-11-{:02}T10:00:00Z", nth + 1);
+        document.machine.command_line = "dioxide bench append".into();
+        Run { file: format!("{nth}.json"), document }
+    });
+    Found { runs: runs.collect(), skipped: Vec::new(), copies: 0, older: 0 }
+}
+
+fn history(found: &Found) -> History<'_> {
+    History::new(found, Rules { by: By::Ratio, limit_percent: Some(10.0) }).unwrap()
+}
+
+fn of_dioxide<'a, 'b>(history: &'b History<'a>) -> &'b Judged<'a> {
+    history.series.iter().find(|it| it.series.key().path == "dioxide").unwrap()
+}
+
+fn exit(history: &History<'_>) -> String {
+    conclude(history).map_or_else(|error| error.to_string(), |()| "0".into())
+}
+
+fn on(history: &History<'_>, mut page: Page) -> String {
+    text::print(history, &mut page).unwrap();
+    page.finished()
+}
+
+fn printed(history: &History<'_>) -> String {
+    on(history, Page::new(Terminal::default()))
+}
+
+/// Two paths that changed, and one that did not.
+pub fn printed_example(page: Page) -> String {
+    let is_old = |nth| nth < 12;
+    let mut found = found(
+        |nth| Levels {
+            kernel: if is_old(nth) { 100.0 } else { 110.0 },
+            preallocated: 4000.0,
+            dioxide: if is_old(nth) { 5000.0 } else { 3500.0 },
+        },
+        20,
+    );
+    found.runs[12].document.label = Some("v1.2".into());
+    on(&history(&found), page)
+}
+
+#[test]
+fn a_regression_is_dioxides() {
+    let found =
+        found(|nth| Levels { dioxide: if nth < 12 { 5000.0 } else { 3500.0 }, ..USUAL }, 20);
+    let history = history(&found);
+    let dioxide = of_dioxide(&history);
+    assert_eq!((dioxide.verdict, dioxide.steps.len()), (Verdict::Regression, 1));
+    assert_eq!(dioxide.steps[0].at, 12);
+    assert!((dioxide.steps[0].change.ratio - 0.7).abs() < 0.02);
+    assert_eq!(exit(&history), "1 of 1 rows are slower by more than 10 % since their last change");
+    let text = printed(&history);
+    let words = "slower, a regression (";
+    assert!(text.contains(words) && text.contains("since 2026-11-13 10:00:00; relative"), "{text}");
+    assert!(text.starts_with("20 results: 2026-11-01 to 2026-11-20"), "{text}");
+}
+
+#[test]
+fn a_change_that_was_taken_back_is_no_regression() {
+    let level = |nth| if (8..14).contains(&nth) { 3500.0 } else { 5000.0 };
+    let found = found(|nth| Levels { dioxide: level(nth), ..USUAL }, 26);
+    let history = history(&found);
+    let dioxide = of_dioxide(&history);
+    let at: Vec<_> = dioxide.steps.iter().map(|step| (step.at, step.verdict)).collect();
+    assert_eq!(at, [(8, Verdict::Regression), (14, Verdict::Faster)]);
+    assert_eq!(exit(&history), "0");
+}
+
+/// A slower device hides behind the lock of the kernel path.
+#[test]
+fn the_machine_is_not_blamed_on_dioxide() {
+    let slower = |nth| if nth < 12 { 1.0 } else { 0.3 };
+    let found = found(
+        |nth| Levels { preallocated: 4000.0 * slower(nth), dioxide: 5000.0 * slower(nth), ..USUAL },
+        20,
+    );
+    let history = history(&found);
+    let dioxide = of_dioxide(&history);
+    assert_eq!(dioxide.verdict, Verdict::Machine);
+    assert_eq!(dioxide.steps[0].witness.unwrap().path, "preallocated");
+    assert_eq!(exit(&history), "1 of the rows cannot be judged: the machine became slower");
+    assert!(printed(&history).contains("the machine changed at 2026-11-13"));
+}
+
+#[test]
+fn a_slower_machine_beside_its_kernel_path_is_no_change() {
+    let slower = |nth| if nth < 12 { 1.0 } else { 0.5 };
+    let levels = |nth| Levels {
+        kernel: 100.0 * slower(nth),
+        preallocated: 4000.0 * slower(nth),
+        dioxide: 5000.0 * slower(nth),
+    };
+    let found = found(levels, 20);
+    let history = history(&found);
+    assert_eq!((of_dioxide(&history).verdict, exit(&history)), (Verdict::NoChange, "0".into()));
+    let kernel = &history.series[0];
+    assert_eq!((kernel.verdict, kernel.is_current), (Verdict::Machine, false));
+}
+
+#[test]
+fn noise_and_an_outlier_are_no_change() {
+    let level = |nth| if nth == 19 { 500.0 } else { 5000.0 };
+    let found = found(|nth| Levels { dioxide: level(nth), ..USUAL }, 20);
+    let history = history(&found);
+    assert_eq!((of_dioxide(&history).verdict, exit(&history)), (Verdict::NoChange, "0".into()));
+}
+
+#[test]
+fn the_missing_results_are_counted() {
+    let found = found(|_| USUAL, 7);
+    let history = history(&found);
+    assert_eq!(of_dioxide(&history).verdict, Verdict::TooFewRuns);
+    assert_eq!(
+        exit(&history),
+        "1 of the rows cannot be judged: with fewer than 10 like results any change may be chance. \
+         Measure 3 more"
+    );
+    let two = History::new(&found, Rules { by: By::Ratio, limit_percent: None }).unwrap();
+    assert_eq!(exit(&two), "0", "without a limit");
+}
+
+#[test]
+fn another_machine_begins_again() {
+    let mut found = found(|_| USUAL, 24);
+    let later = |document: &mut Document| document.machine.kernel_release = "6.19".into();
+    found.runs[12..].iter_mut().for_each(|run| later(&mut run.document));
+    let history = history(&found);
+    assert_eq!((history.places.len(), history.series.len()), (2, 6));
+    let text = printed(&history);
+    assert!(text.contains("Unlike machines are separate series: nvme0n1, kernel 6.18.0"), "{text}");
+    assert_eq!(history.count(|_| true), 1);
+    assert!(text.contains("Not in the newest result: 1 of the rows."), "{text}");
+}
+
+#[test]
+fn the_newest_runs_are_what_counts() {
+    let found =
+        found(|nth| Levels { dioxide: if nth < 12 { 5000.0 } else { 3500.0 }, ..USUAL }, 24);
+    let runs = found.runs.into_iter().skip(12).collect();
+    let newest = Found { runs, skipped: vec!["x.json is no JSON".into()], copies: 2, older: 12 };
+    let history = history(&newest);
+    assert_eq!(exit(&history), "0");
+    let text = printed(&history);
+    for words in ["Skipped: x.json is no JSON.", "counted once: 2.", "left out by --newest: 12."] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+}
