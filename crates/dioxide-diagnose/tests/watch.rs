@@ -28,7 +28,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn program(pid: u32) -> Subject {
-    Subject::Program { pid, command: String::new(), processes: 0 }
+    Subject::Program { pid, command: String::new(), processes: 0, selected: None }
 }
 
 /// A program that is killed when the test is over.
