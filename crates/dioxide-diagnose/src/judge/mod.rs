@@ -57,6 +57,10 @@ pub fn judge(evidence: &Evidence) -> Vec<Finding> {
         findings.insert(0, limits::nothing(&case, walls));
         findings.extend(limits::device(&case));
         findings.extend(limits::processor(&case));
+    }
+    // These findings have the waits for pages in their share.
+    let has_pages = |finding: &Finding| matches!(finding.wall, Wall::BufferedWrites | Wall::Holes);
+    if !findings.iter().any(has_pages) {
         findings.extend(page_cache::waiting(&case));
     }
     if let Some(throttled) = cgroup::of_processors(&case) {

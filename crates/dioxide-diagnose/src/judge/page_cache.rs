@@ -8,7 +8,7 @@ use crate::finding::{Finding, Wall};
 use crate::waits::Seen;
 use crate::words::{list, mean, percent};
 
-/// Beside the verdict that nothing serialises.
+/// It follows the walls: it serialises nothing.
 pub fn waiting(case: &Case<'_>) -> Option<Finding> {
     let which = |seen: &Seen<'_>| seen.kind == Kind::PageCache;
     let share = case.share(which);
@@ -79,6 +79,33 @@ mod tests {
         let finding = findings.iter().find(|finding| finding.wall == Wall::PageCache).unwrap();
         assert!(finding.verdict.contains("buffered reads"), "{finding:#?}");
         assert_eq!(findings[0].wall, Wall::Nothing, "it serialises nothing");
+    }
+
+    /// The largest wait had no finding beside that of the flushes.
+    #[test]
+    fn writeback_in_syncs_has_a_finding_beside_the_flushes() {
+        let buffered = SeenFile { is_direct: false, is_buffered: true, ..file("ext4") };
+        let sightings = vec![
+            waiting(4000, "fdatasync", "folio_wait_bit_common"),
+            waiting(3000, "fdatasync", "blkdev_issue_flush"),
+        ];
+        let findings = judge(&evidence(vec![buffered], sightings));
+        let walls: Vec<Wall> = findings.iter().map(|finding| finding.wall).collect();
+        assert_eq!(walls, [Wall::Flush, Wall::PageCache], "{findings:#?}");
+        assert!(findings[1].verdict.contains("syncs write the dirty pages"), "{findings:#?}");
+    }
+
+    /// The finding of the lock has the waits for pages in its share.
+    #[test]
+    fn pages_behind_a_lock_have_no_finding_of_their_own() {
+        let buffered = SeenFile { is_direct: false, is_buffered: true, ..file("ext4") };
+        let sightings = vec![
+            waiting(4000, "pwrite64", "ext4_buffered_write_iter"),
+            waiting(3000, "pwrite64", "folio_wait_bit_common"),
+        ];
+        let findings = judge(&evidence(vec![buffered], sightings));
+        assert_eq!(findings[0].wall, Wall::BufferedWrites, "{findings:#?}");
+        assert!(findings.iter().all(|finding| finding.wall != Wall::PageCache), "{findings:#?}");
     }
 
     #[test]
