@@ -160,6 +160,10 @@ fn calls_have_rates_and_latencies() -> TrialResult {
     let length = number(&writes["bytes"]) / number(&writes["count"]);
     assert!((length / LENGTH as f64 - 1.0).abs() < 0.05, "{length}");
     assert_eq!(syncs["bytes"], 0);
+    // Another count of the same calls: an estimate from slices must be near it.
+    let counted = number(&evidence(&document)["activity"]["counters"]["write_calls"]);
+    let ratio = number(&writes["count"]) / counted;
+    assert!((0.25..4.0).contains(&ratio), "{ratio}: {:#}", evidence(&document)["activity"]);
     let text = run(&format!("diagnose --pid {} --seconds 1", writer.pid()));
     assert!(stdout(&text).contains("Latency is the time of a call"), "{}", stdout(&text));
     assert!(stdout(&text).contains("calls/s"), "{}", stdout(&text));

@@ -312,7 +312,7 @@ fn without_root_it_is_said_what_is_not_seen() {
     });
     for part in [
         "stacks: for root only",
-        "lock waits, direct I/O, what rings hand to workers, and the latency of calls: for root only",
+        "lock waits, direct I/O, what rings hand to workers, latency of calls: for root only",
     ] {
         assert!(evidence.unseen.iter().any(|line| line == part), "{part} in {:?}", evidence.unseen);
     }

@@ -26,7 +26,8 @@ pub struct Diagnose {
     #[arg(requires = "Observed", conflicts_with = "path")]
     pub seconds: Duration,
     /// Also show what changed since this earlier observation, which --json wrote.
-    #[arg(long, value_name = "BEFORE.json", requires = "Observed", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "BEFORE.json", value_hint = ValueHint::FilePath)]
+    #[arg(requires = "Observed")]
     pub compare: Option<PathBuf>,
     #[command(flatten)]
     pub workload: Workload,

@@ -71,7 +71,7 @@ const FILES_INTERVAL: Duration = Duration::from_secs(1);
 const RING_WORKER: &str = "iou-wrk-";
 
 /// The evidence that needs tracing, in [`Evidence::unseen`].
-const TRACED: &str = "lock waits, direct I/O, what rings hand to workers, and the latency of calls";
+const TRACED: &str = "lock waits, direct I/O, what rings hand to workers, latency of calls";
 
 /// All parsers of text from the kernel.
 #[cfg(fuzzing)]

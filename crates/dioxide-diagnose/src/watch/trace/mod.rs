@@ -6,7 +6,7 @@
 //! of a slice stand for the whole quarter. A program with fewer events is traced all the time.
 //!
 //! While calls are traced, the kernel takes the slow path into each system call of the machine.
-//! That costs every call of every program about a tenth of a microsecond.
+//! On Linux 6.18 that cost a call of an unobserved program less than 20 ns.
 
 mod account;
 mod instance;
@@ -189,10 +189,12 @@ impl Slices {
             goes_on &= self.wait(self.length, threads)?;
             // A slice that fills its period is followed by the next one without a gap.
             self.is_on = goes_on && self.length == PERIOD;
+            // Reading the events takes time, in which nothing or the next slice is recorded.
+            let ended_ns = now_ns();
             if !self.is_on {
                 self.instance.switch(false)?;
             }
-            begun_ns = self.take(begun_ns)?;
+            begun_ns = self.take(begun_ns, ended_ns)?;
         }
         Ok(())
     }
@@ -212,12 +214,13 @@ impl Slices {
         }
     }
 
-    /// Adds the slice from `begun_ns` until now, and returns its end.
-    fn take(&mut self, mut begun_ns: u64) -> io::Result<u64> {
+    /// Adds the slice from `begun_ns` to about `ended_ns`, and returns its end: later events may be
+    /// in it.
+    fn take(&mut self, mut begun_ns: u64, ended_ns: u64) -> io::Result<u64> {
         let mut text = Vec::new();
         self.instance.drain(&mut text)?;
-        let ended_ns = now_ns();
         let Parsed { mut events, lost, whole_from_ns } = text::parse(&text);
+        let ended_ns = events.iter().map(|event| event.at_ns).fold(ended_ns, u64::max);
         let number = events.len();
         let mut calls = Vec::new();
         if lost > 0 {
