@@ -96,6 +96,10 @@ fn asynchronous(evidence: &Evidence) -> bool {
 
 /// `> 5.00 ms` is the length of a call that the trace did not see end.
 pub fn latency(latency: Latency) -> String {
+    // The trace has microseconds.
+    if latency.ns == 0 && !latency.is_at_least {
+        return "< 1 us".into();
+    }
     let at_least = if latency.is_at_least { "> " } else { "" };
     format!("{at_least}{}", nanoseconds(latency.ns as f64))
 }
@@ -258,6 +262,7 @@ mod tests {
     fn latencies_that_the_trace_did_not_see_end_are_bounds() {
         let of = |is_at_least| latency(Latency { ns: 5_000_000, is_at_least });
         assert_eq!((of(false), of(true)), ("5.00 ms".into(), "> 5.00 ms".into()));
+        assert_eq!(latency(Latency { ns: 0, is_at_least: false }), "< 1 us");
     }
 
     #[test]
