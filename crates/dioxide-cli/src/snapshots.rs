@@ -6,6 +6,7 @@ use crate::bench::figures::Row;
 use crate::bench::figures::examples::{append_point, indirect_point, mixed_point, row, sync_point};
 use crate::bench::work::{Point, Route};
 use crate::compare;
+use crate::diagnose::change::Change;
 use crate::diagnose::{document::examples as diagnoses, people};
 use crate::history;
 use crate::meter::filesystem::FileSystem;
@@ -99,6 +100,22 @@ fn diagnose(width: Option<usize>) -> String {
     page.finished()
 }
 
+fn attached(width: Option<usize>) -> String {
+    let mut page = page(width);
+    people::print(&diagnoses::document(vec![diagnoses::program()]), false, &mut page).unwrap();
+    page.finished()
+}
+
+fn attached_again(width: Option<usize>) -> String {
+    let mut page = page(width);
+    let mut document = diagnoses::document(vec![diagnoses::program()]);
+    let mut before = diagnoses::document(vec![diagnoses::slower_program()]);
+    before.machine.date = "2026-01-02T03:04:05Z".into();
+    document.change = Some(Change::new(&before, &document));
+    people::print(&document, false, &mut page).unwrap();
+    page.finished()
+}
+
 fn all(width: Option<usize>) -> Vec<(&'static str, String)> {
     let both = [Route::Serialised, Route::Kernel, Route::Dioxide];
     let rates = [40_000, 45_000, 50_000, 43_210, 41_000];
@@ -113,6 +130,8 @@ fn all(width: Option<usize>) -> Vec<(&'static str, String)> {
         ("bench append, as matrices", bench(width, matrix())),
         ("probe", probe(width)),
         ("diagnose", diagnose(width)),
+        ("diagnose --pid", attached(width)),
+        ("diagnose --compare", attached_again(width)),
         ("compare", compared(width)),
         ("history", history::tests::printed_example(page(width))),
     ]

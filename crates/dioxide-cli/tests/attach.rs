@@ -21,7 +21,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Verdicts that are no bottlenecks.
-const NO_WALLS: [&str; 3] = ["nothing", "device", "processor"];
+const NO_WALLS: [&str; 4] = ["nothing", "device", "page_cache", "processor"];
 const THREADS: usize = 16;
 /// Maximum duration of a flush on the slow disk.
 const FLUSH_MAX: Duration = Duration::from_millis(20);

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while Instant::now() < end && !watcher.is_over() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let evidence = watcher.stop(Subject::Program { pid, command, processes: 0 });
+    let evidence = watcher.stop(Subject::Program { pid, command, processes: 0, selected: None });
     serde_json::to_writer_pretty(std::io::stdout(), &evidence)?;
     println!();
     Ok(())

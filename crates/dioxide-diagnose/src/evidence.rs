@@ -1,5 +1,7 @@
 //! Evidence: recorded values only, without interpretation.
 
+use crate::activity::Activity;
+use crate::contenders::Contenders;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +46,16 @@ pub struct Evidence {
     pub curve: Vec<Step>,
     /// The same work at the last step of the curve, on other paths.
     pub others: Vec<OtherWay>,
+    /// Other processes that use files whose locks the program waits for. None if nothing was
+    /// looked for.
+    #[serde(default)]
+    pub contenders: Option<Contenders>,
+    /// Numbers of the devices whose ext4 makes fast commits.
+    #[serde(default)]
+    pub fast_commits: Vec<(u32, u32)>,
+    /// The calls of the program with their latencies and rates.
+    #[serde(default)]
+    pub activity: Activity,
     /// Unavailable evidence, with the reason: "stacks: for root only".
     pub unseen: Vec<String>,
 }
@@ -62,6 +74,9 @@ pub enum Subject {
         command: String,
         /// Number of processes seen, children included.
         processes: u64,
+        /// How it was selected, if not by its ID: "unit postgresql.service".
+        #[serde(default)]
+        selected: Option<String>,
     },
 }
 

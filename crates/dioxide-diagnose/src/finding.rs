@@ -54,6 +54,8 @@ pub enum Wall {
     CgroupLimit,
     /// None known: the program was stopped, by a signal, a debugger or the freezer.
     Stopped,
+    /// The page cache, without a lock: missing pages, or writeback of dirty ones.
+    PageCache,
     /// Processors: the threads are running or runnable. Not a software bottleneck.
     Processor,
     /// Nothing serialises.
@@ -79,6 +81,7 @@ impl Wall {
             Self::Device => "none: the device",
             Self::CgroupLimit => "limit of the cgroup",
             Self::Stopped => "stopped",
+            Self::PageCache => "none: the page cache",
             Self::Processor => "none: processors",
             Self::Nothing => "none",
             Self::Unknown => "unknown",

@@ -24,11 +24,14 @@
 //! 6. For a path, the bench runs the work with several numbers of threads, unobserved. Then it
 //!    repeats the largest step under observation. [`usl`] fits the curve, and needs six.
 
+pub mod activity;
 pub mod channels;
+pub mod contenders;
 pub mod evidence;
 pub mod finding;
 pub mod host;
 pub mod judge;
+pub mod select;
 pub mod usl;
 pub mod waits;
 pub mod watch;

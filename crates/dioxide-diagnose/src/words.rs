@@ -43,6 +43,11 @@ pub fn threads(count: usize) -> String {
     counted(count as u64, "thread")
 }
 
+/// `1 process`, `2 processes`; `1 pass`, `2 passes`.
+pub fn counted_es(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}es") }
+}
+
 /// A mean number: `0.97 threads`, `14.2 threads`.
 pub fn mean(count: f64, what: &str) -> String {
     if count < 9.95 { format!("{count:.2} {what}s") } else { format!("{count:.1} {what}s") }
@@ -106,6 +111,7 @@ mod tests {
         assert_eq!([2.34, 9.96, 50.4].map(times), ["2.3 times", "10 times", "50 times"]);
         assert_eq!((threads(1), threads(2)), ("1 thread".into(), "2 threads".into()));
         assert_eq!(mean(0.97, "thread"), "0.97 threads");
+        assert_eq!([1, 2].map(|n| counted_es(n, "process")), ["1 process", "2 processes"]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn program(pid: u32) -> Subject {
-    Subject::Program { pid, command: String::new(), processes: 0 }
+    Subject::Program { pid, command: String::new(), processes: 0, selected: None }
 }
 
 /// A program that is killed when the test is over.
@@ -312,7 +312,7 @@ fn without_root_it_is_said_what_is_not_seen() {
     });
     for part in [
         "stacks: for root only",
-        "lock waits, direct I/O and what rings hand to workers: for root only",
+        "lock waits, direct I/O, what rings hand to workers, latency of calls: for root only",
     ] {
         assert!(evidence.unseen.iter().any(|line| line == part), "{part} in {:?}", evidence.unseen);
     }

@@ -4,26 +4,31 @@ use super::bench::{Durability, numjobs, rounds, runtime};
 use super::output::Output;
 use crate::sizes::Sizes;
 use crate::units::parse_bytes;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Args)]
-#[command(override_usage = "dioxide diagnose [OPTIONS] <PATH|--pid <PID>>")]
+#[command(
+    override_usage = "dioxide diagnose [OPTIONS] <PATH|--pid <PID>|--name <COMM>|--cgroup <PATH>|\
+                      --unit <NAME>>"
+)]
 pub struct Diagnose {
     /// Directory for a scratch file, or block device, to run a workload on. A DEVICE'S CONTENTS ARE
     /// DESTROYED, and --overwrite-device must name it again.
-    #[arg(value_name = "PATH", required_unless_present = "pid")]
+    #[arg(value_name = "PATH", required_unless_present = "Observed")]
     pub path: Option<PathBuf>,
-    /// Observe this process and its children instead. They run undisturbed.
-    #[arg(long, value_name = "PID", conflicts_with_all = ["path", "Workload"])]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=PID_MAX))]
-    pub pid: Option<u32>,
-    /// How long to observe it. Ends earlier when the process ends, or with Ctrl-C; the verdict then
+    #[command(flatten)]
+    pub observed: Observed,
+    /// How long to observe. Ends earlier when the processes end, or with Ctrl-C; the verdict then
     /// covers the time so far.
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = runtime)]
-    #[arg(requires = "pid", conflicts_with = "path")]
+    #[arg(requires = "Observed", conflicts_with = "path")]
     pub seconds: Duration,
+    /// Also show what changed since this earlier observation, which --json wrote.
+    #[arg(long, value_name = "BEFORE.json", value_hint = ValueHint::FilePath)]
+    #[arg(requires = "Observed")]
+    pub compare: Option<PathBuf>,
     #[command(flatten)]
     pub workload: Workload,
     /// Do not use the kernel's tracepoints, which need root.
@@ -34,6 +39,26 @@ pub struct Diagnose {
     pub verbose: bool,
     #[command(flatten)]
     pub output: Output,
+}
+
+/// The processes to observe. With several options, all that match any of them.
+#[derive(Args)]
+#[group(multiple = true, conflicts_with_all = ["path", "Workload"])]
+pub struct Observed {
+    /// Observe this process and its children instead. They run undisturbed. Several are allowed.
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=PID_MAX))]
+    pub pid: Vec<u32>,
+    /// Observe the processes of this name, as `ps -o comm` shows it.
+    #[arg(long, value_name = "COMM", value_delimiter = ',')]
+    pub name: Vec<String>,
+    /// Observe the processes of this cgroup and of those below it, later ones too: a directory, or
+    /// the path in /proc/PID/cgroup.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub cgroup: Vec<String>,
+    /// Observe the processes of this systemd unit. Without a suffix, it is a service.
+    #[arg(long, value_name = "NAME")]
+    pub unit: Vec<String>,
 }
 
 /// The workload to run on a path.

@@ -54,7 +54,10 @@ pub const DIAGNOSE: &str = "Examples:
   dioxide diagnose /data
       Why direct I/O does not scale there.
   dioxide diagnose --pid 1234 --seconds 30
-      Where the threads of a program wait.";
+      Where the threads of a program wait.
+  dioxide diagnose --unit postgresql --json before.json
+  dioxide diagnose --unit postgresql --compare before.json
+      The same for a systemd unit, and later what changed.";
 
 pub const PROBE: &str = "Examples:
   dioxide probe /data

@@ -72,12 +72,14 @@ pub enum Command {
     /// Show why direct I/O does not scale, for a path or a running process.
     ///
     /// With a PATH: runs a workload of plain pwrite and pread with O_DIRECT on more and more
-    /// threads, and observes where they wait. With --pid: observes where the threads of that
-    /// process wait. Then it names the bottleneck, the evidence for it, and what to do.
+    /// threads, and observes where they wait. With --pid, --name, --cgroup or --unit: observes
+    /// where the threads of these processes wait. Then it names the bottleneck, the evidence for
+    /// it, and what to do.
     ///
     /// Any user may diagnose their own paths and processes. Run as root to see also: the kernel
-    /// stacks of waiting threads, the duration of each lock wait, the kind of each direct write.
-    /// The report ends with the evidence that was not available.
+    /// stacks of waiting threads, the duration of each lock wait, the kind of each direct write. Of
+    /// a process, root also sees the latency of calls, and other processes on the same files. The
+    /// report ends with the evidence that was not available.
     ///
     /// The curve is measured without observation, then the largest step once more with it.
     /// Interleaved with it, the largest step also runs on other paths: in a preallocated file, and
@@ -349,7 +351,7 @@ mod tests {
     #[test]
     fn a_diagnosis_is_of_a_place_or_a_program() {
         let place = diagnose("dioxide diagnose /data --rw hole,sync --runtime 50ms");
-        assert_eq!((place.path, place.pid), (Some("/data".into()), None));
+        assert_eq!((place.path, place.observed.pid), (Some("/data".into()), vec![]));
         assert_eq!(place.workload.rw, [Rw::Hole, Rw::Sync]);
         assert_eq!(place.workload.numjobs, [1, 2, 4, 8, 16, 32, 64], "enough for a fit");
         assert_eq!(
@@ -357,7 +359,7 @@ mod tests {
             (Some(Duration::from_millis(50)), None)
         );
         let program = diagnose("dioxide diagnose --pid 17 --no-trace");
-        assert_eq!((program.path, program.pid, program.no_trace), (None, Some(17), true));
+        assert_eq!((program.path, program.observed.pid, program.no_trace), (None, vec![17], true));
         assert_eq!(program.seconds, Duration::from_secs(10));
         assert_eq!(
             diagnose("dioxide diagnose --pid 17 --seconds 1m").seconds,

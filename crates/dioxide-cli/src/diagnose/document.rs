@@ -1,11 +1,12 @@
 //! The JSON document of a diagnosis, written and read back.
 
+use super::change::Change;
 use crate::bench::work::Asked;
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
-use dioxide_diagnose::evidence::Evidence;
+use dioxide_diagnose::evidence::{Evidence, Subject};
 use dioxide_diagnose::finding::{Finding, Wall};
-use dioxide_diagnose::judge::judge;
+use dioxide_diagnose::judge::{self, judge};
 use dioxide_diagnose::usl::{self, Fit};
 use dioxide_diagnose::waits::{self, Wait};
 use schemars::JsonSchema;
@@ -26,6 +27,9 @@ pub struct Document {
     pub fs_remark: Option<String>,
     /// One for each workload, or one for the process.
     pub diagnoses: Vec<Diagnosis>,
+    /// What changed since an earlier observation. Null without `--compare`.
+    #[serde(default)]
+    pub change: Option<Change>,
 }
 
 /// The evidence and the conclusions from it.
@@ -35,6 +39,9 @@ pub struct Diagnosis {
     pub evidence: Evidence,
     /// The verdicts, the most important first.
     pub findings: Vec<Finding>,
+    /// Properties of the file systems that a program with durable writes has to know.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// The wait table.
     pub waits: Vec<Wait>,
     /// The Universal Scalability Law, fitted to the curve. Null for a process, and where
@@ -63,7 +70,16 @@ impl Document {
             fs,
             fs_remark,
             diagnoses,
+            change: None,
         }
+    }
+
+    /// The first observed process. None for workloads.
+    pub fn observed_pid(&self) -> Option<u32> {
+        self.diagnoses.iter().find_map(|diagnosis| match diagnosis.evidence.subject {
+            Subject::Program { pid, .. } => Some(pid),
+            Subject::Workload(_) => None,
+        })
     }
 
     /// Whether the main finding is that the program was stopped.
@@ -93,6 +109,7 @@ impl Diagnosis {
     pub fn of_program(evidence: Evidence) -> Self {
         Self {
             findings: judge(&evidence),
+            warnings: judge::warnings(&evidence),
             waits: waits::table(&evidence),
             usl: None,
             usl_refusal: None,
@@ -107,7 +124,10 @@ impl Diagnosis {
 #[cfg(test)]
 pub mod examples {
     use super::*;
-    use dioxide_diagnose::evidence::{Call, OtherWay, Rw, Sighting, Step, Subject, Workload};
+    use dioxide_diagnose::activity::Activity;
+    use dioxide_diagnose::evidence::{
+        Call, OtherWay, Rw, SeenFile, Sighting, Step, Subject, Workload,
+    };
 
     /// Appends of which most wait for the lock of the inode, with a curve of this number of steps.
     pub fn appends(steps: usize) -> Diagnosis {
@@ -159,10 +179,55 @@ pub mod examples {
             queues: vec![],
             curve,
             others,
+            contenders: None,
+            fast_commits: Vec::new(),
+            activity: Activity::default(),
             unseen: vec!["stacks: for root only".into()],
         };
         let asked = Asked { runtime_ms: Some(200), ..Asked::default() };
         Diagnosis::of_work(evidence, asked, 3500.0)
+    }
+
+    /// A program whose threads mostly wait for the lock of the inode of one file.
+    pub fn program() -> Diagnosis {
+        let mut evidence = appends(1).evidence;
+        let command = "server --data /data".into();
+        evidence.subject = Subject::Program { pid: 4711, command, processes: 1, selected: None };
+        evidence.watched_ns = 10_000_000_000;
+        evidence.curve.clear();
+        evidence.others.clear();
+        evidence.files = vec![SeenFile {
+            path: "/data/a/directory/of/the/server/with/a/long/name/log".into(),
+            fs: Some("ext4".into()),
+            device: (7, 0),
+            inode: 12,
+            is_direct: true,
+            is_buffered: false,
+            is_durable: false,
+            is_sync: false,
+            size_bytes: None,
+            allocated_bytes: None,
+        }];
+        for sighting in &mut evidence.sightings {
+            sighting.call.iter_mut().for_each(|call| call.file = Some(0));
+        }
+        evidence.activity = super::super::activity::examples::activity();
+        Diagnosis::of_program(evidence)
+    }
+
+    /// The same with a quarter of the calls, and few waits for the lock.
+    pub fn slower_program() -> Diagnosis {
+        let mut evidence = program().evidence;
+        evidence.sightings[0].count /= 20;
+        let activity = &mut evidence.activity;
+        for call in activity.calls.iter_mut().flatten() {
+            call.count /= 4;
+            call.p99.ns *= 3;
+        }
+        for interval in activity.timeline.iter_mut().flat_map(|timeline| &mut timeline.intervals) {
+            interval.calls /= 4.0;
+        }
+        Diagnosis::of_program(evidence)
     }
 
     pub fn document(diagnoses: Vec<Diagnosis>) -> Document {

@@ -1,5 +1,7 @@
 //! `dioxide diagnose`: why direct I/O does not scale, for a path or a running process.
 
+pub mod activity;
+pub mod change;
 pub mod document;
 pub mod people;
 mod plan;
@@ -14,6 +16,7 @@ use crate::output;
 use crate::report::html;
 use crate::terminal::Terminal;
 use anyhow::Result;
+use change::Change;
 use dioxide_diagnose::watch;
 use document::{Diagnosis, Document};
 use plan::Plan;
@@ -23,15 +26,16 @@ use std::path::Path;
 pub fn run(args: args::Diagnose) -> Result<()> {
     output::check(&args.output.wanted())?;
     let options = watch::Options { may_trace: !args.no_trace };
-    let document = match (&args.path, args.pid) {
-        (Some(path), _) => of_place(path, &args.workload, options)?,
-        (None, Some(pid)) => of_program(pid, args.seconds, options)?,
-        (None, None) => unreachable!("one of them is required"),
+    let before = args.compare.as_deref().map(change::read).transpose()?;
+    let mut document = match &args.path {
+        Some(path) => of_place(path, &args.workload, options)?,
+        None => of_program(&args.observed, args.seconds, options)?,
     };
+    document.change = before.map(|before| Change::new(&before, &document));
     let texts = output::texts(&args.output, &document, || html::diagnose::page(&document))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);
     output::deliver(&texts, terminal, |page| people::print(&document, args.verbose, page))?;
-    match args.pid.filter(|_| document.is_stopped()) {
+    match document.observed_pid().filter(|_| document.is_stopped()) {
         Some(pid) => Err(Stopped(pid).into()),
         None => Ok(()),
     }
@@ -47,8 +51,13 @@ fn of_place(path: &Path, workload: &args::Workload, options: watch::Options) -> 
     Ok(Document::new(machine, place.fs, diagnoses))
 }
 
-fn of_program(pid: u32, time: std::time::Duration, options: watch::Options) -> Result<Document> {
-    let machine = Machine::describe(format!("process {pid}"), None);
-    let evidence = program::watch(pid, time, options)?;
+fn of_program(
+    observed: &args::Observed,
+    time: std::time::Duration,
+    options: watch::Options,
+) -> Result<Document> {
+    let selection = program::select(observed)?;
+    let machine = Machine::describe(program::name(&selection), None);
+    let evidence = program::watch(&selection, time, options)?;
     Ok(Document::new(machine, None, vec![Diagnosis::of_program(evidence)]))
 }

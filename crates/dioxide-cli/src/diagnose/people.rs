@@ -1,5 +1,7 @@
 //! A diagnosis for people: the verdicts first, then the evidence.
 
+use super::activity;
+use super::change::{self, Change};
 use super::document::{Diagnosis, Document};
 use crate::bench::ratio::median;
 use crate::output;
@@ -42,6 +44,9 @@ pub fn print(document: &Document, verbose: bool, out: &mut output::Page) -> Resu
             writeln!(out, "{:width$}\n\n{}", curve(diagnosis), page.law(diagnosis))?;
         }
     }
+    if let Some(change) = &document.change {
+        write!(out, "{}", page.change(change))?;
+    }
     if is_brief {
         write!(
             out,
@@ -76,7 +81,27 @@ impl Page {
         for finding in &diagnosis.findings {
             text += &(self.finding(finding) + "\n");
         }
-        text + &waits(diagnosis, self.table_width)
+        for warning in &diagnosis.warnings {
+            text += &(self.paragraph(warning) + "\n");
+        }
+        text += &waits(diagnosis, self.table_width);
+        let tables = activity::tables(&diagnosis.evidence, self.table_width);
+        let remarks = activity::remarks(&diagnosis.evidence);
+        let remarks: String = remarks.iter().map(|remark| self.paragraph(remark)).collect();
+        for part in [tables, remarks].iter().filter(|part| !part.is_empty()) {
+            text += &format!("\n{part}");
+        }
+        text
+    }
+
+    /// What changed since an earlier observation.
+    fn change(&self, change: &Change) -> String {
+        let mut text = format!("\n{}", self.paragraph(&change::text::title(change)));
+        for (title, grid) in change::text::tables(change) {
+            text += &format!("\n{title}\n{grid:width$}\n", width = self.table_width);
+        }
+        let limits = change::text::limits(change);
+        text + "\n" + &limits.iter().map(|limit| self.paragraph(limit)).collect::<String>()
     }
 
     fn law(&self, diagnosis: &Diagnosis) -> String {
@@ -178,7 +203,7 @@ fn known(name: &Option<String>) -> String {
 }
 
 /// The end of a path, which distinguishes files best.
-fn end_of(path: &str) -> String {
+pub fn end_of(path: &str) -> String {
     let left_out = path.chars().count().saturating_sub(FILE_MAX);
     let dots = if left_out > 0 { "..." } else { "" };
     format!("{dots}{}", path.chars().skip(left_out).collect::<String>())
@@ -202,14 +227,15 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
                 counted(rounds as u64, "round"),
             )
         }
-        Subject::Program { pid, command, processes } => {
+        Subject::Program { pid, command, processes, selected } => {
             let processes = if *processes == 1 {
                 String::new()
             } else {
                 format!(" and {} more", processes - 1)
             };
+            let selected = selected.as_ref().map(|how| format!(", of {how}")).unwrap_or_default();
             format!(
-                "Process {pid}{processes} ({command}): {}, watched for {:.1} s{}",
+                "Process {pid}{processes} ({command}){selected}: {}, watched for {:.1} s{}",
                 counted(evidence.threads, "thread"),
                 evidence.watched_ns as f64 / 1e9,
                 if evidence.has_ended { ", until it ended" } else { "" }
@@ -426,7 +452,12 @@ mod tests {
     fn escape_sequences_of_the_program_reach_no_terminal() {
         let evil = "\x1b[2Jevil";
         let mut evidence = appends(2).evidence;
-        evidence.subject = Subject::Program { pid: 1, command: evil.into(), processes: 1 };
+        evidence.subject = Subject::Program {
+            pid: 1,
+            command: evil.into(),
+            processes: 1,
+            selected: Some(evil.into()),
+        };
         evidence.curve.clear();
         evidence.unseen = vec![evil.into()];
         evidence.files = vec![SeenFile {

@@ -7,10 +7,9 @@ use crate::meter::mount::{Mount, mount_of};
 use crate::warnings;
 use anyhow::Result;
 use dioxide::{Growth, OpenOptions};
-use rustix::fs::{FileType, Mode, OFlags, major, minor, open, stat, statvfs};
+use dioxide_diagnose::host::ext4::fast_commit;
+use rustix::fs::{Mode, OFlags, major, minor, open, statvfs};
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Mount options that affect direct and durable writes: their prefixes.
@@ -45,23 +44,10 @@ const OPTIONS_THAT_MATTER: &[&str] = &[
     "swidth=",
 ];
 
-/// EXT4_FEATURE_COMPAT_FAST_COMMIT.
-const COMPAT_FAST_COMMIT: u32 = 0x400;
-
 /// The mount of a path. None without /proc.
 pub fn mount_of_path(path: &Path) -> Option<Mount> {
     let file: File = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?.into();
     mount_of(&file).ok()?
-}
-
-/// The device number of a mount. File systems with a number that no device has (btrfs) use that of
-/// the mounted device.
-pub fn block_device(mount: &Mount) -> Option<u64> {
-    if sysfs(mount.device).is_some() {
-        return Some(mount.device);
-    }
-    let source = stat(&*mount.source).ok()?;
-    FileType::from_raw_mode(source.st_mode).is_block_device().then_some(source.st_rdev)
 }
 
 fn sysfs(number: u64) -> Option<PathBuf> {
@@ -84,7 +70,8 @@ pub fn look(subject: &Subject, facts: &mut Facts) {
     let has_journal = journal.as_deref() != Ok("none");
     facts.tell(topic, "journal", "journal", journal, journal_source(mount));
     if mount.fs == "ext4" && has_journal {
-        let (is_on, how) = fast_commit(mount, &options);
+        let (is_on, how) = fast_commit(mount, options.iter().map(String::as_str));
+        let is_on = is_on.map_err(|error| error.to_string());
         facts.tell(topic, "fast_commit", "fast commits", is_on, how);
     }
     if let Ok(space) = statvfs(subject.directory()) {
@@ -148,30 +135,6 @@ fn journal_source(mount: &Mount) -> String {
         "ext3" | "ext4" => format!("{}/journal_task", ext4_folder(mount).display()),
         _ => "by its kind".into(),
     }
-}
-
-/// Whether the journal makes fast commits: a feature of the superblock, which only root can read.
-/// Some kernels list it among the options.
-fn fast_commit(mount: &Mount, options: &[String]) -> (Result<bool, String>, &'static str) {
-    if options.iter().any(|option| option == "fc_debug_force") {
-        return (Ok(true), "/proc/fs/ext4, fc_debug_force");
-    }
-    let features = compat_features(mount).map_err(|error| error.to_string());
-    let is_on = features.map(|features| features & COMPAT_FAST_COMMIT != 0);
-    (is_on, "the superblock")
-}
-
-/// The compatible features of a mounted ext4.
-fn compat_features(mount: &Mount) -> io::Result<u32> {
-    let number = block_device(mount).ok_or(io::ErrorKind::NotFound)?;
-    let device = File::open(format!("/dev/block/{}:{}", major(number), minor(number)))
-        .or_else(|_| File::open(&mount.source))?;
-    let mut superblock = [0; 96];
-    device.read_exact_at(&mut superblock, 1024)?;
-    if superblock[56..58] != [0x53, 0xef] {
-        return Err(io::Error::other("the device has no superblock of ext4"));
-    }
-    Ok(u32::from_le_bytes(superblock[92..].try_into().expect("four bytes")))
 }
 
 fn ext4_folder(mount: &Mount) -> PathBuf {

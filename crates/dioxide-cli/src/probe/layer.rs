@@ -1,10 +1,11 @@
 //! The device stack below a file system: partitions, loop devices with their files, mappings, down
 //! to the disks. From sysfs; opens no device.
 
-use super::filesystem::{block_device, mount_of_path};
+use super::filesystem::mount_of_path;
 use super::overlay;
 use crate::meter::disk::Disk;
 use crate::meter::mount::Mount;
+use dioxide_diagnose::host::ext4::block_device;
 use rustix::fs::{FileType, major, makedev, minor, stat};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -2,6 +2,7 @@
 
 use super::document::{Concurrency, Cost, Document, SyncMethod, Target, Verdict};
 use super::table::{per_op, rates};
+use dioxide_diagnose::host::ext4::FAST_COMMIT_WARNING;
 use dioxide_diagnose::words::nanoseconds;
 
 /// The most important first.
@@ -30,11 +31,7 @@ fn not_durable(document: &Document) -> Option<String> {
 }
 
 fn fast_commit(document: &Document) -> Option<String> {
-    document.facts.is("fast_commit")?.then(|| {
-        "This ext4 makes fast commits: fdatasync may return before its data is safe from a power \
-         cut. `tune2fs -O ^fast_commit` turns them off on an unmounted file system."
-            .into()
-    })
+    document.facts.is("fast_commit")?.then(|| FAST_COMMIT_WARNING.into())
 }
 
 fn directness(document: &Document) -> Option<String> {

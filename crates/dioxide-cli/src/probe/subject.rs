@@ -1,12 +1,13 @@
 //! The subject of a probe: a directory, a file with its directory, or a device. Only directories
 //! are written to, and only in a nameless file.
 
-use super::filesystem::{block_device, mount_of_path};
+use super::filesystem::mount_of_path;
 use super::overlay;
 use crate::bench::place::Place;
 use crate::exit::say;
 use crate::meter::mount::Mount;
 use anyhow::{Context, Result, bail};
+use dioxide_diagnose::host::ext4::block_device;
 use rustix::fs::{FileType, Mode, OFlags, open, stat};
 use rustix::io::Errno;
 use std::fs::File;

@@ -166,11 +166,20 @@ pub fn entry(function: &str, around: Surroundings<'_>) -> Option<&'static Channe
 
 /// The innermost function of a wait, and its callers. None if the thread did not wait.
 pub fn waited_in(sighting: &Sighting) -> Option<(&str, &[String])> {
-    if sighting.state == 'R' {
+    place_of(sighting.state, sighting.channel.as_deref(), &sighting.stack)
+}
+
+/// The same, from the state, the wait channel and the stack of a thread.
+pub fn place_of<'a>(
+    state: char,
+    channel: Option<&'a str>,
+    stack: &'a [String],
+) -> Option<(&'a str, &'a [String])> {
+    if state == 'R' {
         return None;
     }
-    let stack = innermost(&sighting.stack);
-    match &sighting.channel {
+    let stack = innermost(stack);
+    match channel {
         // Channel and stack are read one after the other; the thread may have moved between.
         Some(channel) => {
             let place = stack.iter().position(|frame| plain(frame) == plain(channel));

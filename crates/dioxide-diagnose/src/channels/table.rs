@@ -477,6 +477,7 @@ pub const CHANNELS: &[Channel] = &[
     any("__wait_on_buffer", Device, "waits for a block to be read or written"),
     any("__lock_buffer", Device, "waits for a block that is read or written"),
     any("wait_on_buffer", Device, "waits for a block to be read or written"),
+    any("__sync_dirty_buffer", Device, "waits for a block of metadata to be written (seen)"),
     // The page cache.
     any("folio_wait_bit", PageCache, "waits for a page that is read or written (seen)"),
     any("folio_wait_bit_common", PageCache, "waits for a page that is read or written"),

@@ -1,4 +1,5 @@
 //! Facts about the machine that several modules read.
 
 pub mod disk;
+pub mod ext4;
 pub mod mount;

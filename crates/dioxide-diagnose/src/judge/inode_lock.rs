@@ -4,6 +4,7 @@ use super::advice;
 use super::case::{Case, is_worker, may_run};
 use super::cause::{self, Cause, Ground};
 use super::curve;
+use super::others;
 use crate::channels::{self, Kind, Surroundings};
 use crate::evidence::SeenFile;
 use crate::finding::Finding;
@@ -106,6 +107,8 @@ impl<'a> Group<'a> {
         let may_run = !has_ring && may_run(self.files.values().copied());
         let measured =
             curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default();
+        let others = others::sentence(case, |file| self.files.contains_key(file));
+        let others = others.unwrap_or_default();
         Finding {
             wall: cause.wall(),
             share: (of_lock + of_pages).min(1.0),
@@ -116,7 +119,7 @@ impl<'a> Group<'a> {
             },
             verdict: format!(
                 "{} of I/O time is spent waiting for the lock of the inode{function}{}: \
-                 {why}.{measured}",
+                 {why}.{measured}{others}",
                 percent(of_lock),
                 if self.pages > 0 {
                     format!(", and {} for pages of the cache", percent(of_pages))
@@ -147,6 +150,7 @@ impl<'a> Group<'a> {
         }
         lines.extend(self.grounds.iter().cloned());
         lines.extend(timed(case));
+        lines.extend(others::lines(case, |file| self.files.contains_key(file)));
         lines
     }
 }

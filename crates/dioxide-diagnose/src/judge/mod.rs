@@ -12,6 +12,8 @@ mod flush;
 mod inode_lock;
 mod limits;
 mod other_locks;
+mod others;
+mod page_cache;
 mod program_lock;
 mod program_queue;
 mod ring;
@@ -19,6 +21,7 @@ mod stopped;
 
 use crate::evidence::Evidence;
 use crate::finding::{Finding, Wall};
+use crate::host::ext4::FAST_COMMIT_WARNING;
 use crate::words::counted;
 use case::Case;
 
@@ -55,6 +58,11 @@ pub fn judge(evidence: &Evidence) -> Vec<Finding> {
         findings.extend(limits::device(&case));
         findings.extend(limits::processor(&case));
     }
+    // These findings have the waits for pages in their share.
+    let has_pages = |finding: &Finding| matches!(finding.wall, Wall::BufferedWrites | Wall::Holes);
+    if !findings.iter().any(has_pages) {
+        findings.extend(page_cache::waiting(&case));
+    }
     if let Some(throttled) = cgroup::of_processors(&case) {
         let is_main = findings[0].wall == Wall::Nothing;
         findings.insert(if is_main { 0 } else { findings.len() }, throttled);
@@ -65,6 +73,12 @@ pub fn judge(evidence: &Evidence) -> Vec<Finding> {
     }
     warn_if_thin(&case, &mut findings[0]);
     findings
+}
+
+/// Properties of the files' systems that a program with durable writes has to know.
+pub fn warnings(evidence: &Evidence) -> Vec<String> {
+    let has_any = evidence.files.iter().any(|file| evidence.fast_commits.contains(&file.device));
+    has_any.then(|| FAST_COMMIT_WARNING.to_owned()).into_iter().collect()
 }
 
 /// The findings that account for enough of the time. If none does so alone, but all do together,

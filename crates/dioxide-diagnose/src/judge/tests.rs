@@ -2,6 +2,7 @@
 //! `tests/recorded.rs` has real evidence.
 
 use super::*;
+use crate::activity::Activity;
 use crate::channels::Kind;
 use crate::evidence::{
     Call, CpuLimit, DirectIo, IoLimit, LockWait, OtherWay, Pairs, Punt, Queue, Rw, SeenCgroup,
@@ -13,9 +14,14 @@ use std::collections::BTreeSet;
 
 const LOOKS: u64 = 1000;
 
-fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
+pub(super) fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
     Evidence {
-        subject: Subject::Program { pid: 1, command: "program".into(), processes: 1 },
+        subject: Subject::Program {
+            pid: 1,
+            command: "program".into(),
+            processes: 1,
+            selected: None,
+        },
         has_ended: false,
         kernel_release: "6.18.0".into(),
         cpus: 2,
@@ -32,12 +38,15 @@ fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
         queues: Vec::new(),
         curve: Vec::new(),
         others: Vec::new(),
+        contenders: None,
+        fast_commits: Vec::new(),
+        activity: Activity::default(),
         unseen: Vec::new(),
     }
 }
 
 /// A file that is written directly, with constant size and allocation.
-fn file(fs: &str) -> SeenFile {
+pub(super) fn file(fs: &str) -> SeenFile {
     SeenFile {
         path: format!("/{fs}/file"),
         fs: Some(fs.into()),
@@ -67,11 +76,11 @@ fn device(name: &str, inflight: f64) -> SeenDevice {
     }
 }
 
-fn call(name: &str) -> Call {
+pub(super) fn call(name: &str) -> Call {
     Call { file: Some(0), ..Call::named(name) }
 }
 
-fn waiting(count: u64, name: &str, channel: &str) -> Sighting {
+pub(super) fn waiting(count: u64, name: &str, channel: &str) -> Sighting {
     Sighting {
         count,
         threads: 16,
@@ -1218,4 +1227,14 @@ proptest! {
         };
         prop_assert_eq!(walls(&evidence), walls(&shuffled));
     }
+}
+
+/// The commits of the main journal were known to diagnose, and the fast ones were not.
+#[test]
+fn fast_commits_are_warned_of_where_a_file_is_on_them() {
+    let with = |fast_commits| {
+        warnings(&Evidence { fast_commits, ..evidence(vec![file("ext4")], Vec::new()) })
+    };
+    assert_eq!(with(vec![(7, 0)]), [FAST_COMMIT_WARNING]);
+    assert!(with(vec![(7, 1)]).is_empty() && with(vec![]).is_empty());
 }

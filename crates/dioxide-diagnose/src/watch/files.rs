@@ -2,6 +2,7 @@
 
 use super::process::Process;
 use crate::evidence::SeenFile;
+use crate::host::ext4;
 use crate::host::mount::{Mount, mounts_of};
 use rustix::fs::{
     AtFlags, FileType, OFlags, Stat, major, makedev, minor, readlinkat, stat, statat,
@@ -95,6 +96,11 @@ impl Files {
         open
     }
 
+    /// The file behind a descriptor when it was last read: `Some(None)` is a pipe or the like.
+    pub fn last_known(&self, pid: u32, descriptor: i32) -> Option<Option<usize>> {
+        self.descriptors.get(&(pid, descriptor)).map(|known| known.file)
+    }
+
     /// The descriptor's position.
     pub fn position(process: &Process, descriptor: i32) -> Option<u64> {
         field(&process.read(&format!("fdinfo/{descriptor}"))?, "pos:")?.parse().ok()
@@ -186,6 +192,30 @@ impl Files {
     /// The file that tracepoints identify by the device number of its file system and its inode.
     pub fn traced(&self, (fs_device, inode): (u64, u64)) -> Option<usize> {
         self.seen.iter().rposition(|seen| seen.fs_device == fs_device && seen.file.inode == inode)
+    }
+
+    /// The known file behind a descriptor of another process.
+    pub fn identified(&self, process: &Process, descriptor: i32) -> Option<usize> {
+        let stat = statat(&process.dir, format!("fd/{descriptor}"), AtFlags::empty()).ok()?;
+        self.by_identity.get(&Identity::of(&stat)?).copied()
+    }
+
+    /// What is known of a file.
+    pub fn file(&self, file: usize) -> &SeenFile {
+        &self.seen[file].file
+    }
+
+    /// The numbers of the devices whose ext4 makes fast commits.
+    pub fn fast_commits(&self) -> Vec<(u32, u32)> {
+        let mut checked = BTreeSet::new();
+        let of = |mount: &Mount| {
+            let is_new = mount.fs == "ext4" && checked.insert(mount.device);
+            let is_on =
+                is_new && ext4::fast_commit(mount, mount.options.split(',')).0.unwrap_or_default();
+            is_on.then(|| (major(mount.device), minor(mount.device)))
+        };
+        let is_used = |mount: &&Mount| self.seen.iter().any(|seen| seen.fs_device == mount.device);
+        self.mounts.values().flatten().filter(is_used).filter_map(of).collect()
     }
 
     /// The block size of a file's file system, in bytes.

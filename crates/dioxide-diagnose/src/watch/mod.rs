@@ -10,25 +10,35 @@
 //! | wait channel | `wchan` | the owner of the process, and root |
 //! | call, file, offset | `syscall`, `/proc/PID/fd`, `mem` | the same, if `ptrace_scope` allows |
 //! | kernel stack | `stack` | root |
+//! | calls on files with their latencies | tracepoints | root |
+//! | counters of reads and writes | `/proc/PID/io` | the owner, if `ptrace_scope` allows |
 //! | runs, of waiters on futexes | `schedstat` | all users |
 //! | limits | `/proc/PID/cgroup`, and the cgroup's directory | all users |
 //!
 //! [`Evidence::unseen`] names unavailable evidence, with the reason.
 
+mod bins;
 mod calls;
 mod cgroups;
+mod counters;
 mod devices;
 mod files;
+mod latencies;
 mod look;
 mod pace;
 mod process;
 mod queues;
+mod rates;
+mod recorder;
+mod rivals;
 mod tally;
 mod trace;
 mod watched;
 
+use crate::activity::Activity;
 use crate::channels::{self, Does};
 use crate::evidence::{Call, DirectIo, Evidence, SeenDevice, SeenFile, Sighting, Subject};
+use crate::select::Selection;
 use calls::{About, RawCall, Transfer};
 use cgroups::Cgroups;
 use devices::Devices;
@@ -37,6 +47,8 @@ use look::normalised;
 use pace::Pace;
 use process::Process;
 use queues::{NAP, Part, Queues, Reading};
+use recorder::Recorder;
+use rivals::{Rivals, waits_for_inode};
 use rustix::fs::makedev;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
@@ -59,7 +71,7 @@ const FILES_INTERVAL: Duration = Duration::from_secs(1);
 const RING_WORKER: &str = "iou-wrk-";
 
 /// The evidence that needs tracing, in [`Evidence::unseen`].
-const TRACED: &str = "lock waits, direct I/O and what rings hand to workers";
+const TRACED: &str = "lock waits, direct I/O, what rings hand to workers, latency of calls";
 
 /// All parsers of text from the kernel.
 #[cfg(fuzzing)]
@@ -88,6 +100,10 @@ pub enum Whom {
 }
 
 impl Whom {
+    fn is_program(self) -> bool {
+        matches!(self, Self::Program { .. })
+    }
+
     /// Whether to sample a thread of this name in a watched process.
     fn includes(self, name: &str) -> bool {
         match self {
@@ -175,9 +191,18 @@ pub struct Watcher {
 impl Watcher {
     /// Starts watching. On return all existing processes, threads and files are known.
     pub fn start(whom: Whom, options: Options) -> Result<Self, Error> {
+        Self::of(Watched::find(whom)?, options)
+    }
+
+    /// The same, for selected processes with their children, and later processes of their cgroups.
+    pub fn start_selected(selection: &Selection, options: Options) -> Result<Self, Error> {
+        Self::of(Watched::find_all(selection)?, options)
+    }
+
+    fn of(watched: Watched, options: Options) -> Result<Self, Error> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = mpsc::channel();
-        let mut gathering = Gathering::new(Watched::find(whom)?, options, is_over.clone());
+        let mut gathering = Gathering::new(watched, options, is_over.clone());
         let work = move || {
             gathering.watch(&stopped);
             gathering
@@ -194,7 +219,7 @@ impl Watcher {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Stops, and returns the evidence. For a program, replaces command line and number of
+    /// Stops, and returns the evidence. For a program, replaces ID, command line and number of
     /// processes in `subject` by the observed ones. The curve and the other paths are empty.
     pub fn stop(mut self, subject: Subject) -> Evidence {
         self.join().expect("joined once").finish(subject)
@@ -224,6 +249,8 @@ struct Gathering {
     queues: Queues,
     calls: Calls,
     tally: Tally,
+    recorder: Recorder,
+    rivals: Rivals,
     tracer: Option<Tracer>,
     traced: HashSet<u32>,
     looks: u64,
@@ -235,8 +262,10 @@ struct Gathering {
 impl Gathering {
     fn new(mut watched: Watched, options: Options, is_over: Arc<AtomicBool>) -> Self {
         let now = Instant::now();
-        let tracer =
-            if options.may_trace { Tracer::start() } else { Err(io::Error::other("not wanted")) };
+        let tracer = match options.may_trace {
+            true => Tracer::start(watched.whom.is_program()),
+            false => Err(io::Error::other("not wanted")),
+        };
         let no_tracer = tracer.as_ref().err().map(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => "for root only".to_owned(),
             _ => error.to_string(),
@@ -250,6 +279,8 @@ impl Gathering {
             queues: Queues::default(),
             calls: Calls::default(),
             tally: Tally::default(),
+            recorder: Recorder::default(),
+            rivals: Rivals::default(),
             tracer: tracer.ok(),
             traced: HashSet::new(),
             looks: 0,
@@ -259,6 +290,7 @@ impl Gathering {
         };
         gathering.scan();
         gathering.scan_files();
+        gathering.recorder.begin(&gathering.watched.processes);
         gathering.begun = Instant::now();
         gathering
     }
@@ -292,6 +324,7 @@ impl Gathering {
 
     fn scan(&mut self) {
         self.watched.scan();
+        self.recorder.find_owners(&self.watched.processes);
         let Some(tracer) = &self.tracer else { return };
         let tids: Vec<u32> = self.watched.tids().filter(|tid| self.traced.insert(*tid)).collect();
         if !tids.is_empty() {
@@ -312,6 +345,7 @@ impl Gathering {
         self.looks += 1;
         self.files.next_look();
         self.calls.next_look();
+        let at_ns = self.recorder.now_ns();
         let mut readings = Vec::new();
         for process in self.watched.processes.values_mut() {
             for (tid, name, look) in process.look(|name| self.watched.whom.includes(name)) {
@@ -322,6 +356,11 @@ impl Gathering {
                     name_file_of_ring(call, tid, tracer, &self.files);
                 }
                 let part = call.as_ref().and_then(|call| part(call, &self.files));
+                if let Some(file) = call.as_ref().and_then(|call| call.file)
+                    && waits_for_inode(&look, call.as_ref(), Some(self.files.file(file)))
+                {
+                    self.rivals.wait(file);
+                }
                 let runs = part.as_ref().and_then(|_| process.threads[&tid].runs(&process.dir));
                 let mut ran_lately = false;
                 if let (Some(part), Some(runs)) = (part, runs) {
@@ -340,7 +379,7 @@ impl Gathering {
                     stack: look.stack,
                     ran_lately,
                 };
-                self.tally.add((process.pid, tid), place);
+                self.tally.add((process.pid, tid), place, at_ns);
             }
         }
         if self.queues.look(readings) {
@@ -350,32 +389,41 @@ impl Gathering {
             };
             self.queues.nap(read, || thread::sleep(NAP));
         }
+        if self.watched.whom.is_program() {
+            self.rivals.look(&self.watched.processes, &self.files);
+        }
+        self.recorder.look(self.tracer.as_ref(), &self.watched.processes, &mut self.files);
     }
 
     fn finish(mut self, mut subject: Subject) -> Evidence {
         // At once, because the program continues.
+        self.recorder.end(&self.watched.processes);
         self.scan_files();
         self.files.take_sizes();
         let watched = self.begun.elapsed();
         let devices = self.devices.finish(watched);
         let mut unseen = std::mem::take(&mut self.watched.unseen);
-        if let Subject::Program { command, processes, .. } = &mut subject {
+        if let Subject::Program { pid, command, processes, .. } = &mut subject {
+            *pid = self.watched.pid;
             *command = std::mem::take(&mut self.watched.command);
             *processes = self.tally.processes();
         }
         let threads = self.tally.threads();
-        let traced =
+        let has_calls = self.tracer.as_ref().is_some_and(Tracer::has_calls);
+        let (traced, batches) =
             self.tracer.map(|tracer| tracer.stop(&self.files, watched)).unwrap_or_default();
+        self.recorder.take(batches, &self.watched.processes, &mut self.files);
         unseen.extend(traced.unseen);
         if self.files.is_full() {
             unseen.insert(format!("files: there are more than {}", files::FILES_MAX));
         }
-        let (sightings, files) = (self.tally.finish(), self.files.finish());
+        let fast_commits = self.files.fast_commits();
+        let ((sightings, sampled), files) = (self.tally.finish(), self.files.finish());
         let devices =
             of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
         let numbers =
             devices.iter().map(|device| makedev(device.number.0, device.number.1)).collect();
-        Evidence {
+        let mut evidence = Evidence {
             subject,
             has_ended: self.watched.is_over(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -393,8 +441,15 @@ impl Gathering {
             queues: self.queues.finish(),
             curve: Vec::new(),
             others: Vec::new(),
+            contenders: self.rivals.finish(),
+            fast_commits,
+            activity: Activity::default(),
             unseen: unseen.into_iter().collect(),
+        };
+        if self.watched.whom.is_program() {
+            evidence.activity = self.recorder.finish(&evidence, has_calls, &sampled);
         }
+        evidence
     }
 }
 

@@ -1,5 +1,6 @@
 //! Counts samples by state.
 
+use super::bins::Bins;
 use super::look::normalised;
 use crate::evidence::{Call, Sighting};
 use std::cmp::Reverse;
@@ -33,10 +34,12 @@ pub struct Place {
 struct Seen {
     count: u64,
     threads: HashSet<Tid>,
+    over_time: Bins,
 }
 
 impl Tally {
-    pub fn add(&mut self, thread: Tid, mut place: Place) {
+    /// Adds a sample of this moment.
+    pub fn add(&mut self, thread: Tid, mut place: Place, at_ns: u64) {
         self.processes.insert(thread.0);
         self.threads.insert(thread);
         place.task = normalised(&place.task);
@@ -49,6 +52,7 @@ impl Tally {
         let seen = self.places.entry(place).or_default();
         seen.count += 1;
         seen.threads.insert(thread);
+        seen.over_time.add(at_ns, 1.0);
     }
 
     pub fn threads(&self) -> u64 {
@@ -59,20 +63,24 @@ impl Tally {
         self.processes.len() as u64
     }
 
-    /// The most frequent first.
-    pub fn finish(self) -> Vec<Sighting> {
-        let sighting = |(place, seen): (Place, Seen)| Sighting {
-            count: seen.count,
-            threads: seen.threads.len() as u64,
-            task: place.task,
-            state: place.state,
-            call: place.call,
-            channel: place.channel,
-            stack: place.stack,
-            ran_lately: place.ran_lately,
+    /// The most frequent first, each with its samples over time.
+    pub fn finish(self) -> (Vec<Sighting>, Vec<Bins>) {
+        let sighting = |(place, seen): (Place, Seen)| {
+            let over_time = seen.over_time;
+            let sighting = Sighting {
+                count: seen.count,
+                threads: seen.threads.len() as u64,
+                task: place.task,
+                state: place.state,
+                call: place.call,
+                channel: place.channel,
+                stack: place.stack,
+                ran_lately: place.ran_lately,
+            };
+            (sighting, over_time)
         };
         let mut sightings: Vec<_> = self.places.into_iter().map(sighting).collect();
-        sightings.sort_by_key(|one| Reverse(one.count));
-        sightings
+        sightings.sort_by_key(|(one, _)| Reverse(one.count));
+        sightings.into_iter().unzip()
     }
 }

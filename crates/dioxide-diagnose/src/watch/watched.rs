@@ -3,11 +3,12 @@
 use super::files::Files;
 use super::process::Process;
 use super::{Error, Whom};
+use crate::select::{Selection, processes_of};
 use rustix::fs::{AtFlags, statat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The divisor of this process's descriptor limit that open thread files may use.
 const DESCRIPTORS_PART: u64 = 4;
@@ -17,12 +18,14 @@ const DESCRIPTORS_OF_THREAD: u64 = 4;
 #[derive(Debug)]
 pub struct Watched {
     pub whom: Whom,
-    /// The given process.
-    pid: u32,
+    /// The given process, or the first selected one.
+    pub pid: u32,
     /// Its command line.
     pub command: String,
     pub processes: BTreeMap<u32, Process>,
-    /// Children that may not be watched.
+    /// Their later processes are watched too.
+    cgroups: Vec<PathBuf>,
+    /// Other processes that may not be watched.
     refused: BTreeSet<u32>,
     open_threads_max: usize,
     /// Unavailable evidence, with the reason.
@@ -64,11 +67,32 @@ impl Watched {
             pid,
             command: process.command().unwrap_or_else(|| process.name()),
             processes: BTreeMap::new(),
+            cgroups: Vec::new(),
             refused: BTreeSet::new(),
             open_threads_max: open_threads_max as usize,
             unseen,
         };
         watched.add(process);
+        Ok(watched)
+    }
+
+    /// Finds all of a selection that may be watched. Fails as the first one does if none may.
+    pub fn find_all(selection: &Selection) -> Result<Self, Error> {
+        let mut first_error = None;
+        let mut pids = selection.pids.iter().copied();
+        let found = pids.by_ref().find_map(|pid| {
+            Self::find(Whom::Program { pid }).map_err(|error| first_error.get_or_insert(error)).ok()
+        });
+        let Some(mut watched) = found else {
+            return Err(first_error.unwrap_or(Error::NoSuchProcess { pid: 0 }));
+        };
+        if let Some(error @ Error::NotAllowed { .. }) = first_error {
+            watched.unseen.insert(error.to_string());
+        }
+        watched.cgroups.clone_from(&selection.cgroups);
+        for pid in pids {
+            watched.add_child(pid);
+        }
         Ok(watched)
     }
 
@@ -96,7 +120,10 @@ impl Watched {
             is_there
         });
         match self.whom {
-            Whom::Program { .. } => self.find_children(),
+            Whom::Program { .. } => {
+                self.find_members();
+                self.find_children();
+            }
             // Threads may set their names only after they start.
             Whom::OwnThreads { .. } => self.refresh_names(),
         }
@@ -106,6 +133,17 @@ impl Watched {
         for process in self.processes.values_mut() {
             for thread in process.threads.values_mut() {
                 thread.state(&process.dir);
+            }
+        }
+    }
+
+    /// New processes of the cgroups.
+    fn find_members(&mut self) {
+        let members = self.cgroups.iter().flat_map(|directory| processes_of(directory));
+        for pid in members.collect::<Vec<_>>() {
+            let is_known = self.processes.contains_key(&pid) || pid == std::process::id();
+            if !is_known && !self.refused.contains(&pid) {
+                self.add_child(pid);
             }
         }
     }
@@ -133,9 +171,8 @@ impl Watched {
         let mut child = match Process::open(pid) {
             Ok(child) => child,
             Err(Errno::MFILE) => {
-                self.unseen.insert(
-                    "some child processes: more than may be kept open here (ulimit -n)".into(),
-                );
+                self.unseen
+                    .insert("some processes: more than may be kept open here (ulimit -n)".into());
                 return false;
             }
             // It has ended.

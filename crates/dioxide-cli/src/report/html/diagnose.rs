@@ -5,7 +5,9 @@ use super::plot::Style;
 use super::plot::axis::{Axis, short_count};
 use super::plot::bars::{Bar, Bars};
 use super::plot::curves::{Curves, Point, Series};
+use super::timeline::activity;
 use crate::bench::ratio::median;
+use crate::diagnose::change::{Change, text};
 use crate::diagnose::document::{Diagnosis, Document};
 use crate::diagnose::people::{COLUMNS, curve, law, summary, title, unseen};
 use crate::report::grid::Grid;
@@ -29,9 +31,20 @@ pub fn page(document: &Document) -> String {
             section { (page::heading("At a glance")) (page::table(&summary(document))) }
         }
         @for diagnosis in &document.diagnoses { (section(document, diagnosis)) }
+        @if let Some(change) = &document.change { (changed(change)) }
         @if let Some(text) = unseen(&document.diagnoses) { section { p { (text) } } }
     };
     page::page("diagnose", &document.machine.target, &document.machine, body)
+}
+
+fn changed(change: &Change) -> Markup {
+    html! {
+        section {
+            (page::heading(&text::title(change)))
+            @for (title, grid) in text::tables(change) { h3 { (title) } (page::table(&grid)) }
+            @for limit in text::limits(change) { p { (limit) } }
+        }
+    }
 }
 
 fn section(document: &Document, diagnosis: &Diagnosis) -> Markup {
@@ -40,6 +53,7 @@ fn section(document: &Document, diagnosis: &Diagnosis) -> Markup {
         section {
             (page::heading(&title(document, diagnosis)))
             @for finding in &diagnosis.findings { (verdict(finding)) }
+            @for warning in &diagnosis.warnings { p { (warning) } }
             div.plots {
                 @if diagnosis.waits.iter().any(is_drawn) { (shares(&rows)) }
                 @if !diagnosis.evidence.curve.is_empty() { (scaling(diagnosis)) }
@@ -48,6 +62,7 @@ fn section(document: &Document, diagnosis: &Diagnosis) -> Markup {
                 h3 { "Where the threads were" }
                 (page::table(&waits(&rows)))
             }
+            (activity(&diagnosis.evidence))
             @if !diagnosis.evidence.curve.is_empty() {
                 h3 { "Rate by threads" }
                 (page::table(&curve(diagnosis)))
@@ -58,7 +73,8 @@ fn section(document: &Document, diagnosis: &Diagnosis) -> Markup {
 }
 
 fn verdict(finding: &Finding) -> Markup {
-    let is_fine = matches!(finding.wall, Wall::Nothing | Wall::Device | Wall::Processor);
+    let is_fine =
+        matches!(finding.wall, Wall::Nothing | Wall::Device | Wall::Processor | Wall::PageCache);
     html! {
         div.finding.fine[is_fine] {
             p { (finding.verdict) }

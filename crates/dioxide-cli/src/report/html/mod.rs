@@ -10,3 +10,4 @@ mod page;
 pub mod picture;
 mod plot;
 pub mod probe;
+mod timeline;

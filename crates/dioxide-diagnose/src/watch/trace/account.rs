@@ -150,6 +150,7 @@ impl Account {
                     let key = PuntKey { opcode: opcode.clone(), is_hashed: *is_hashed };
                     *self.punts.entry(key).or_default() += weight;
                 }
+                What::CallBegin { .. } | What::CallEnd { .. } => {}
             }
         }
         for ((_, lock), begun) in waiting {

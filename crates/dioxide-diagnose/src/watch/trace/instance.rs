@@ -11,12 +11,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Per processor. A slice needs less. A full buffer overwrites its oldest events.
 const BUFFER_KIB: u32 = 1024;
 
+/// Bytes of text that are read at once: more than the buffers of eight processors hold.
+const DRAINED_MAX: u64 = 32 << 20;
+
 /// The kernel accepts one page of numbers per write, each of at most seven digits and a space.
 const THREADS_AT_ONCE: usize = 400;
 
 const LOCK_BEGIN: &str = "lock/contention_begin";
 
-/// The traced events, and the filter of each.
+/// The begin and the end of system calls. While they are on, each system call of the machine costs
+/// more (see [`super`]), so they are on only for a program.
+pub const CALLS: [&str; 2] = ["raw_syscalls/sys_enter", "raw_syscalls/sys_exit"];
+
+/// The other traced events, and the filter of each.
 const EVENTS: [(&str, &str); 5] = [
     (LOCK_BEGIN, ""),
     ("lock/contention_end", ""),
@@ -37,8 +44,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Creates one, switched off.
-    pub fn new() -> io::Result<Self> {
+    /// Creates one, switched off. System calls are traced if `calls` has their filter.
+    pub fn new(calls: Option<&str>) -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let instances = find_tracefs()?.join("instances");
         remove_stale(&instances);
@@ -54,17 +61,18 @@ impl Instance {
             made => made?,
         }
         let mut instance = Self { dir, pipe: None, missing: Vec::new() };
-        instance.set_up()?;
+        instance.set_up(calls)?;
         Ok(instance)
     }
 
-    fn set_up(&mut self) -> io::Result<()> {
+    fn set_up(&mut self, calls: Option<&str>) -> io::Result<()> {
         self.switch(false)?;
         self.write("buffer_size_kb", &BUFFER_KIB.to_string())?;
         self.write("trace_clock", "mono")?;
         self.write("options/event-fork", "1")?;
         self.write("options/irq-info", "0")?;
-        for (event, filter) in EVENTS {
+        let calls = calls.into_iter().flat_map(|filter| CALLS.map(|event| (event, filter)));
+        for (event, filter) in EVENTS.into_iter().chain(calls) {
             if let Err(error) = self.enable(event, filter) {
                 match error.kind() {
                     io::ErrorKind::NotFound => self.missing.push(event),
@@ -107,7 +115,8 @@ impl Instance {
     /// Reads the recorded events.
     pub fn drain(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
         let pipe = self.pipe.as_mut().expect("open until it is dropped");
-        match pipe.read_to_end(text) {
+        // A program may record faster than this thread reads.
+        match pipe.take(DRAINED_MAX).read_to_end(text) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             result => result.map(drop),
         }

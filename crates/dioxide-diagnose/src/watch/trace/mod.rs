@@ -1,18 +1,23 @@
-//! Traces lock waits, direct I/O and operations handed to io_uring workers, of the watched threads
-//! only. Needs root.
+//! Traces lock waits, direct I/O, operations handed to io_uring workers, and calls on files, of the
+//! watched threads only. Needs root.
 //!
 //! The kernel records into buffers of a private tracefs instance, which a thread reads. The cost is
-//! bounded: in each quarter of a second it records a slice of about a thousand events. The counts
+//! bounded: in each quarter of a second it records a slice of about two thousand events. The counts
 //! of a slice stand for the whole quarter. A program with fewer events is traced all the time.
+//!
+//! While calls are traced, the kernel takes the slow path into each system call of the machine.
+//! On Linux 6.18 that cost a call of an unobserved program less than 20 ns.
 
 mod account;
 mod instance;
+pub(super) mod pairs;
 pub(super) mod text;
 
 use super::files::Files;
 use crate::evidence::{DirectIo, LockWait, Punt};
 use account::{Account, Last};
-use instance::Instance;
+use instance::{CALLS, Instance};
+use pairs::{Batch, Pairs};
 use rustix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,12 +26,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use text::Parsed;
 
 const PERIOD: Duration = Duration::from_millis(250);
 const SLICE_MIN: Duration = Duration::from_millis(2);
 const SLICE_FIRST: Duration = Duration::from_millis(10);
 /// Target number of events per slice.
-const SLICE_EVENTS: usize = 1000;
+const SLICE_EVENTS: usize = 2000;
 /// Limits the growth of slices, because the program may have been quiet in the last one.
 const SLICE_GROWTH_MAX: f64 = 4.0;
 
@@ -37,7 +43,10 @@ pub struct Tracer {
     threads: Option<Sender<Vec<u32>>>,
     last: Arc<Mutex<HashMap<u32, Last>>>,
     worker: Option<JoinHandle<io::Result<(Account, Duration)>>>,
+    /// The calls of each slice.
+    batches: Receiver<Batch>,
     missing: Vec<&'static str>,
+    has_calls: bool,
 }
 
 /// The traced evidence. All of it is absent if the kernel lacks its events.
@@ -51,10 +60,16 @@ pub struct Traced {
 }
 
 impl Tracer {
-    pub fn start() -> io::Result<Self> {
+    /// Calls are traced if they are wanted.
+    pub fn start(wants_calls: bool) -> io::Result<Self> {
+        let filter = wants_calls.then(pairs::filter);
+        let (sender, batches) = mpsc::channel();
         let mut slices = Slices {
-            instance: Instance::new()?,
+            instance: Instance::new(filter.as_deref())?,
             account: Account::default(),
+            pairs: Pairs::default(),
+            batches: sender,
+            is_on: false,
             last: Arc::default(),
             length: SLICE_FIRST,
             ended_ns: now_ns(),
@@ -68,7 +83,8 @@ impl Tracer {
             Ok((slices.account, covered))
         };
         let worker = thread::Builder::new().name("dioxide-trace".into()).spawn(work)?;
-        Ok(Self { threads: Some(threads), last, worker: Some(worker), missing })
+        let has_calls = wants_calls && !missing.iter().any(|event| CALLS.contains(event));
+        Ok(Self { threads: Some(threads), last, worker: Some(worker), batches, missing, has_calls })
     }
 
     /// Traces these threads too.
@@ -77,14 +93,30 @@ impl Tracer {
         let _ = self.threads.as_ref().map(|threads| threads.send(tids));
     }
 
+    /// The calls of the slices since the last time.
+    pub fn batches(&self) -> Vec<Batch> {
+        self.batches.try_iter().collect()
+    }
+
+    /// Whether calls are traced.
+    pub fn has_calls(&self) -> bool {
+        self.has_calls
+    }
+
     /// The file of a thread's last direct operation, and whether that was an extending write.
     pub fn last_direct(&self, tid: u32, files: &Files) -> Option<(usize, bool)> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner).get(&tid)?;
         Some((files.traced(last.file)?, last.extends))
     }
 
-    /// Stops, and returns the evidence, scaled to the time of the observation.
-    pub fn stop(mut self, files: &Files, watched: Duration) -> Traced {
+    /// Stops, and returns the evidence, scaled to the time of the observation, and the calls of the
+    /// last slices.
+    pub fn stop(mut self, files: &Files, watched: Duration) -> (Traced, Vec<Batch>) {
+        let traced = self.evidence(files, watched);
+        (traced, self.batches())
+    }
+
+    fn evidence(&mut self, files: &Files, watched: Duration) -> Traced {
         match self.join() {
             Ok((account, covered)) => {
                 let mut traced = self.traced(account, files);
@@ -132,6 +164,10 @@ impl Drop for Tracer {
 struct Slices {
     instance: Instance,
     account: Account,
+    pairs: Pairs,
+    batches: Sender<Batch>,
+    /// Whether it records now.
+    is_on: bool,
     last: Arc<Mutex<HashMap<u32, Last>>>,
     length: Duration,
     /// The end of the last slice, by the clock of the trace.
@@ -142,14 +178,23 @@ struct Slices {
 
 impl Slices {
     fn run(&mut self, threads: &Receiver<Vec<u32>>) -> io::Result<()> {
+        let mut begun_ns = now_ns();
         let mut goes_on = true;
         while goes_on {
-            goes_on = self.wait(PERIOD.saturating_sub(self.length), threads)?;
-            self.instance.switch(true)?;
-            let begun_ns = now_ns();
+            if !self.is_on {
+                goes_on = self.wait(PERIOD.saturating_sub(self.length), threads)?;
+                self.instance.switch(true)?;
+                begun_ns = now_ns();
+            }
             goes_on &= self.wait(self.length, threads)?;
-            self.instance.switch(false)?;
-            self.take(begun_ns)?;
+            // A slice that fills its period is followed by the next one without a gap.
+            self.is_on = goes_on && self.length == PERIOD;
+            // Reading the events takes time, in which nothing or the next slice is recorded.
+            let ended_ns = now_ns();
+            if !self.is_on {
+                self.instance.switch(false)?;
+            }
+            begun_ns = self.take(begun_ns, ended_ns)?;
         }
         Ok(())
     }
@@ -169,24 +214,40 @@ impl Slices {
         }
     }
 
-    /// Adds the slice from `begun_ns` until now.
-    fn take(&mut self, mut begun_ns: u64) -> io::Result<()> {
-        let ended_ns = now_ns();
+    /// Adds the slice from `begun_ns` to about `ended_ns`, and returns its end: later events may be
+    /// in it.
+    fn take(&mut self, mut begun_ns: u64, ended_ns: u64) -> io::Result<u64> {
         let mut text = Vec::new();
         self.instance.drain(&mut text)?;
-        let events = text::parse(&text);
-        // The buffer was too small and lost its oldest events, so the slice was shorter.
-        let is_cut = text.windows(6).any(|window| window == b"[LOST ");
-        if let (true, Some(first)) = (is_cut, events.first()) {
-            begun_ns = begun_ns.max(first.at_ns);
+        let Parsed { mut events, lost, whole_from_ns } = text::parse(&text);
+        let ended_ns = events.iter().map(|event| event.at_ns).fold(ended_ns, u64::max);
+        let number = events.len();
+        let mut calls = Vec::new();
+        if lost > 0 {
+            // The buffer was too small, so the slice was shorter.
+            events.retain(|event| event.at_ns >= whole_from_ns);
+            calls = self.pairs.interrupt(begun_ns);
+            begun_ns = begun_ns.max(whole_from_ns);
         }
         let length_ns = ended_ns.saturating_sub(begun_ns).max(1);
-        let weight = (ended_ns - self.ended_ns) as f64 / length_ns as f64;
-        self.account.add(&events, (begun_ns, ended_ns), weight.max(1.0));
+        let weight = ((ended_ns - self.ended_ns) as f64 / length_ns as f64).max(1.0);
+        self.account.add(&events, (begun_ns, ended_ns), weight);
+        calls.extend(self.pairs.add(&events, weight));
+        if !self.is_on {
+            calls.extend(self.pairs.interrupt(ended_ns));
+        }
+        // Its receiver is there as long as this thread.
+        let _ = self.batches.send(Batch {
+            from_ns: self.ended_ns,
+            to_ns: ended_ns,
+            traced_ns: length_ns.min(ended_ns - self.ended_ns),
+            lost_events: lost,
+            calls,
+        });
         self.ended_ns = ended_ns;
         self.last.lock().unwrap_or_else(PoisonError::into_inner).extend(self.account.last.drain());
-        self.length = next_length(self.length, events.len());
-        Ok(())
+        self.length = next_length(self.length, number);
+        Ok(ended_ns)
     }
 }
 
@@ -195,7 +256,8 @@ fn next_length(length: Duration, events: usize) -> Duration {
     length.mul_f64(factor.min(SLICE_GROWTH_MAX)).clamp(SLICE_MIN, PERIOD)
 }
 
-fn now_ns() -> u64 {
+/// The clock of the trace.
+pub(super) fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

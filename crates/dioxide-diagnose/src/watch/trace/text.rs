@@ -26,6 +26,20 @@ pub enum What {
     Mapping { is_write: bool },
     /// io_uring hands an operation to a worker.
     Punt { opcode: String, is_hashed: bool },
+    /// A system call begins. The arguments are the first and the third.
+    CallBegin { number: usize, arguments: [u64; 2] },
+    /// It returns.
+    CallEnd { number: usize, result: i64 },
+}
+
+/// The events of a slice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parsed {
+    pub events: Vec<Event>,
+    /// The number of events that full buffers lost, and the time from which none is missing. A
+    /// full buffer loses its oldest events.
+    pub lost: u64,
+    pub whole_from_ns: u64,
 }
 
 /// A direct read or write at its begin. Offsets and lengths in bytes.
@@ -44,19 +58,33 @@ pub struct Direct {
 const NAME_COLUMNS: usize = 16;
 
 /// All events of a text. Other lines are skipped.
-pub fn parse(text: &[u8]) -> Vec<Event> {
-    let mut events: Vec<Event> = Vec::new();
+pub fn parse(text: &[u8]) -> Parsed {
+    let mut parsed = Parsed::default();
+    let mut is_after_loss = false;
     for line in text.split(|byte| *byte == b'\n') {
         if let Some(place) = line.strip_prefix(b" => ") {
-            if let Some(Event { what: What::Stack(stack), .. }) = events.last_mut() {
+            if let Some(Event { what: What::Stack(stack), .. }) = parsed.events.last_mut() {
                 stack.push(function(&String::from_utf8_lossy(place)));
             }
+        } else if let Some(lost) = parse_lost(line) {
+            parsed.lost = parsed.lost.saturating_add(lost);
+            is_after_loss = true;
         } else if let Some(event) = parse_line(line) {
-            events.push(event);
+            if std::mem::take(&mut is_after_loss) {
+                parsed.whole_from_ns = parsed.whole_from_ns.max(event.at_ns);
+            }
+            parsed.events.push(event);
         }
     }
-    events.iter_mut().for_each(drop_tracing);
-    events
+    parsed.events.iter_mut().for_each(drop_tracing);
+    parsed
+}
+
+/// `CPU:0 [LOST 12 EVENTS]`, in front of the first event that is left. The number may be missing.
+fn parse_lost(line: &[u8]) -> Option<u64> {
+    let line = std::str::from_utf8(line).ok()?.strip_prefix("CPU:")?;
+    let count = line.split_once("[LOST ")?.1.split_whitespace().next()?;
+    Some(count.parse().unwrap_or(1))
 }
 
 /// A stack begins with the functions that recorded it.
@@ -100,8 +128,26 @@ fn parse_what(what: &str) -> Option<What> {
             let opcode = word_after(fields, "opcode ")?.trim_end_matches(',').to_owned();
             Some(What::Punt { opcode, is_hashed: fields.contains(" hashed queue") })
         }
+        "sys_enter" => parse_begin(fields),
+        "sys_exit" => {
+            let (number, result) = fields.strip_prefix("NR ")?.split_once(" = ")?;
+            let result = result.trim_end().parse().ok()?;
+            Some(What::CallEnd { number: number.parse().ok()?, result })
+        }
         _ => None,
     }
+}
+
+/// `NR 18 (3, 7ffd5c, 1000, 2000, 0, 0)`
+fn parse_begin(fields: &str) -> Option<What> {
+    let (number, arguments) = fields.strip_prefix("NR ")?.split_once(" (")?;
+    let mut arguments = arguments
+        .trim_end()
+        .trim_end_matches(')')
+        .split(", ")
+        .map(|hex| u64::from_str_radix(hex, 16));
+    let (first, third) = (arguments.next()?.ok()?, arguments.nth(1)?.ok()?);
+    Some(What::CallBegin { number: number.parse().ok()?, arguments: [first, third] })
 }
 
 /// `dev 7:6 ino 0xc size 0x1400000 offset 0xc9e000 length 0x1000 done_before 0x0 flags DIRECT|DSYNC
@@ -150,6 +196,9 @@ mod tests {
          00000000e5f822bf, request ",
         "00000000e5f822c0, user_data 0x1, opcode WRITE, flags 0x10, hashed queue, work \
          00000000e5f822c8\n",
+        "             fio-30028   [000]  81573.598180: sys_enter: NR 18 (3, 7ffd5c, 1000, 2000, 0, \
+         0)\n",
+        "             fio-30028   [000]  81573.598190: sys_exit: NR 18 = -5\n",
     );
 
     #[test]
@@ -173,14 +222,26 @@ mod tests {
             event(30028, 81_573_598_169, What::Direct(direct)),
             event(30028, 81_573_598_171, What::Mapping { is_write: true }),
             event(30028, 81_573_598_172, What::Punt { opcode: "WRITE".into(), is_hashed: true }),
+            event(30028, 81_573_598_180, What::CallBegin { number: 18, arguments: [3, 0x1000] }),
+            event(30028, 81_573_598_190, What::CallEnd { number: 18, result: -5 }),
         ];
-        assert_eq!(parse(TEXT.as_bytes()), expected);
+        let parsed = parse(TEXT.as_bytes());
+        assert_eq!(parsed.events, expected);
+        assert_eq!((parsed.lost, parsed.whole_from_ns), (12, 81_573_598_169_000));
+    }
+
+    #[test]
+    fn without_losses_no_event_is_missing() {
+        let text = TEXT.replace("CPU:0 [LOST 12 EVENTS]\n", "");
+        let parsed = parse(text.as_bytes());
+        assert_eq!((parsed.events.len(), parsed.lost, parsed.whole_from_ns), (8, 0, 0));
+        assert_eq!(parse_lost(b"CPU:3 [LOST EVENTS]"), Some(1));
     }
 
     #[test]
     fn cut_anywhere() {
         for end in 0..TEXT.len() {
-            assert!(parse(&TEXT.as_bytes()[..end]).len() <= 6);
+            assert!(parse(&TEXT.as_bytes()[..end]).events.len() <= 8);
         }
     }
 }

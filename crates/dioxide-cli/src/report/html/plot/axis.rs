@@ -39,7 +39,8 @@ impl Axis {
         }
     }
 
-    fn from_zero(title: &str, high: f64, text: impl Fn(f64) -> String) -> Self {
+    /// Linear from zero.
+    pub fn from_zero(title: &str, high: f64, text: impl Fn(f64) -> String) -> Self {
         let step = round_up(high / STEPS);
         let steps = (high / step).ceil();
         let ticks =

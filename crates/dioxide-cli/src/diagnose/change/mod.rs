@@ -1,0 +1,249 @@
+//! What changed between two observations of a process.
+//!
+//! There is one observation of each, so no test can separate the change from a change of the load.
+//! Differences within the noise of the samples, or within the variation of the intervals, are not
+//! marked.
+
+mod calls;
+pub mod text;
+
+use super::document::{Diagnosis, Document};
+use anyhow::{Context, Result, bail, ensure};
+use calls::CallChange;
+use dioxide_diagnose::activity::{Interval, Timeline};
+use dioxide_diagnose::evidence::{Evidence, Subject};
+use dioxide_diagnose::waits;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// A change of the share of I/O time below this is not marked.
+const SHARE_CHANGE_MIN: f64 = 0.05;
+/// The marked change of a share, in standard errors.
+const ERRORS_MIN: f64 = 2.0;
+/// With fewer intervals, their variation is not known.
+const INTERVALS_MIN: usize = 4;
+
+/// The differences of two observations.
+#[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Change {
+    /// When the earlier observation was made, as its document has it.
+    pub before_date: String,
+    /// Differences of the conditions, which may explain the others.
+    pub unlike: Vec<String>,
+    /// The verdicts: the share of I/O time of each.
+    pub verdicts: Vec<ShareChange>,
+    /// The objects of the waits: the share of I/O time of each.
+    pub waits: Vec<ShareChange>,
+    /// The rates of the whole program.
+    pub rates: Vec<RateChange>,
+    /// The calls by name and file.
+    pub calls: Vec<CallChange>,
+}
+
+/// A share of I/O time in both. None where it was not seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ShareChange {
+    /// The bottleneck, or the object of the wait.
+    pub name: String,
+    /// From 0 to 1.
+    pub before: Option<f64>,
+    /// From 0 to 1.
+    pub after: Option<f64>,
+    /// Whether the difference is beyond the noise of the samples.
+    pub is_marked: bool,
+}
+
+/// A rate in both, over the intervals of the timelines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RateChange {
+    /// `calls`, `syncs`, `storage_bytes`.
+    pub name: String,
+    /// Per second. None where it was not seen.
+    pub before: Option<Spread>,
+    /// Per second. None where it was not seen.
+    pub after: Option<Spread>,
+    /// Whether the middle halves of the intervals do not overlap.
+    pub is_marked: bool,
+}
+
+/// A rate with its variation over intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Spread {
+    /// A quarter of the intervals has less.
+    pub low: f64,
+    /// The mean over the time.
+    pub mean: f64,
+    /// A quarter of the intervals has more.
+    pub high: f64,
+}
+
+/// Reads the document of an earlier observation.
+pub fn read(path: &Path) -> Result<Document> {
+    let name = || format!("--compare {}", path.display());
+    let text = fs::read(path).with_context(name)?;
+    parse(&text).with_context(name)
+}
+
+fn parse(text: &[u8]) -> Result<Document> {
+    const NEEDED: &str = "needed is what `dioxide diagnose --pid PID --json` writes";
+    let value: serde_json::Value =
+        serde_json::from_slice(text).with_context(|| format!("is no JSON; {NEEDED}"))?;
+    match value["kind"].as_str() {
+        Some("diagnose") => {}
+        Some(kind) => bail!("is of `dioxide {kind}`; {NEEDED}"),
+        None => bail!("is not of dioxide; {NEEDED}"),
+    }
+    let document: Document = serde_json::from_value(value)
+        .with_context(|| format!("is not quite a document of diagnose; {NEEDED}"))?;
+    ensure!(document.observed_pid().is_some(), "is the diagnosis of a path; {NEEDED}");
+    Ok(document)
+}
+
+impl Change {
+    /// The change from one observation to another. Both are of processes.
+    pub fn new(before: &Document, after: &Document) -> Self {
+        let of =
+            |document: &Document| document.diagnoses.first().map(Shares::of).unwrap_or_default();
+        let (old, new) = (of(before), of(after));
+        let evidence =
+            |document: &'_ Document| document.diagnoses.first().map(|it| it.evidence.clone());
+        let both = evidence(before).zip(evidence(after));
+        let (rates, calls) = both
+            .as_ref()
+            .map(|(one, other)| (rates(one, other), calls::changes(one, other)))
+            .unwrap_or_default();
+        Self {
+            before_date: before.machine.date.clone(),
+            unlike: unlike(before, after),
+            verdicts: shares(&old.verdicts, &new.verdicts, (old.looks, new.looks)),
+            waits: shares(&old.waits, &new.waits, (old.looks, new.looks)),
+            rates,
+            calls,
+        }
+    }
+}
+
+/// The shares of an observation by name.
+#[derive(Debug, Default)]
+struct Shares {
+    verdicts: BTreeMap<String, f64>,
+    waits: BTreeMap<String, f64>,
+    /// Independent samples, at most: threads of one pass wait for the same thing.
+    looks: u64,
+}
+
+impl Shares {
+    fn of(diagnosis: &Diagnosis) -> Self {
+        let mut all = Self { looks: diagnosis.evidence.looks, ..Self::default() };
+        for finding in &diagnosis.findings {
+            *all.verdicts.entry(finding.wall.name().into()).or_default() += finding.share;
+        }
+        for wait in waits::over_files(&diagnosis.waits) {
+            if let Some(share) = wait.share {
+                *all.waits.entry(wait.object().into()).or_default() += share;
+            }
+        }
+        all
+    }
+}
+
+/// The larger shares first.
+fn shares(
+    before: &BTreeMap<String, f64>,
+    after: &BTreeMap<String, f64>,
+    looks: (u64, u64),
+) -> Vec<ShareChange> {
+    let names = before.keys().chain(after.keys()).collect::<std::collections::BTreeSet<_>>();
+    let change = |name: &String| {
+        let (before, after) = (before.get(name).copied(), after.get(name).copied());
+        let is_marked = is_beyond_noise(before.unwrap_or(0.0), after.unwrap_or(0.0), looks);
+        ShareChange { name: name.clone(), before, after, is_marked }
+    };
+    let mut changes: Vec<_> = names.into_iter().map(change).collect();
+    let size = |one: &ShareChange| one.before.unwrap_or(0.0).max(one.after.unwrap_or(0.0));
+    changes.sort_by(|one, other| size(other).total_cmp(&size(one)));
+    changes
+}
+
+fn is_beyond_noise(before: f64, after: f64, (old, new): (u64, u64)) -> bool {
+    let variance = |share: f64, looks: u64| share * (1.0 - share).max(0.0) / looks.max(1) as f64;
+    let error = (variance(before, old) + variance(after, new)).sqrt();
+    (before - after).abs() > SHARE_CHANGE_MIN.max(ERRORS_MIN * error)
+}
+
+fn rates(before: &Evidence, after: &Evidence) -> Vec<RateChange> {
+    let (old, new) = (before.activity.timeline.as_ref(), after.activity.timeline.as_ref());
+    type Value = fn(&Interval) -> Option<f64>;
+    // Counters include pipes, so calls of one source cannot be compared with those of the other.
+    let is_one_source = match (old, new) {
+        (Some(old), Some(new)) => old.calls_from == new.calls_from,
+        _ => false,
+    };
+    let all: [(&str, Value); 3] = [
+        ("calls", |one| Some(one.per_second(one.calls))),
+        ("syncs", |one| Some(one.per_second(one.syncs?))),
+        ("storage_bytes", |one| Some(one.per_second(one.bytes?))),
+    ];
+    let change = |(name, value): (&str, Value)| {
+        let (before, after) = (spread(old, value), spread(new, value));
+        let is_marked = before
+            .zip(after)
+            .is_some_and(|(before, after)| before.high < after.low || after.high < before.low);
+        RateChange { name: name.into(), before, after, is_marked }
+    };
+    all.into_iter().filter(|(name, _)| is_one_source || *name != "calls").map(change).collect()
+}
+
+fn spread(timeline: Option<&Timeline>, value: fn(&Interval) -> Option<f64>) -> Option<Spread> {
+    let intervals = &timeline?.intervals;
+    let mut values: Vec<f64> = intervals.iter().filter_map(value).collect();
+    if values.is_empty() || values.len() < intervals.len() {
+        return None;
+    }
+    let length = |one: &Interval| one.length_ns as f64;
+    let total: f64 = intervals.iter().map(length).sum();
+    let sum: f64 = intervals.iter().zip(&values).map(|(one, value)| value * length(one)).sum();
+    let mean = if total > 0.0 { sum / total } else { 0.0 };
+    values.sort_by(f64::total_cmp);
+    let quarter = values.len() / 4;
+    let (low, high) = match values.len() {
+        count if count < INTERVALS_MIN => (0.0, f64::MAX),
+        count => (values[quarter], values[count - 1 - quarter]),
+    };
+    Some(Spread { low, mean, high })
+}
+
+/// Conditions that differ.
+fn unlike(before: &Document, after: &Document) -> Vec<String> {
+    let mut unlike = Vec::new();
+    let mut compare = |what: &str, old: String, new: String| {
+        if old != new {
+            unlike.push(format!("{what}: {old} before, {new} now"));
+        }
+    };
+    compare("kernel", before.machine.kernel_release.clone(), after.machine.kernel_release.clone());
+    compare("processors", before.machine.cpus.to_string(), after.machine.cpus.to_string());
+    if let (Some(old), Some(new)) = (before.diagnoses.first(), after.diagnoses.first()) {
+        compare("command", command(&old.evidence), command(&new.evidence));
+        let trace = |diagnosis: &Diagnosis| {
+            let is_traced = diagnosis.evidence.activity.calls.is_some();
+            (if is_traced { "traced" } else { "not traced" }).to_owned()
+        };
+        compare("calls", trace(old), trace(new));
+        compare("threads", old.evidence.threads.to_string(), new.evidence.threads.to_string());
+    }
+    unlike
+}
+
+fn command(evidence: &Evidence) -> String {
+    match &evidence.subject {
+        Subject::Program { command, .. } => command.clone(),
+        Subject::Workload(_) => "a workload of dioxide".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

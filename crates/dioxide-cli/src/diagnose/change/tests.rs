@@ -1,0 +1,84 @@
+use super::super::document::examples::{appends, document, program, slower_program};
+use super::*;
+use dioxide_diagnose::activity::CallsFrom;
+
+fn observation() -> Document {
+    document(vec![program()])
+}
+
+fn slower() -> Document {
+    document(vec![slower_program()])
+}
+
+fn wait<'a>(change: &'a Change, name: &str) -> &'a ShareChange {
+    change.waits.iter().find(|wait| wait.name == name).unwrap_or_else(|| panic!("{change:#?}"))
+}
+
+#[test]
+fn an_observation_does_not_differ_from_itself() {
+    let change = Change::new(&observation(), &observation());
+    assert!(change.unlike.is_empty(), "{change:#?}");
+    let shares = change.verdicts.iter().chain(&change.waits);
+    assert!(shares.into_iter().all(|share| !share.is_marked && share.before == share.after));
+    assert!(change.rates.iter().all(|rate| !rate.is_marked), "{change:#?}");
+    assert!(change.calls.iter().all(|call| call.before == call.after));
+    assert!(!change.calls.is_empty() && !change.waits.is_empty() && change.rates.len() == 3);
+}
+
+#[test]
+fn what_differs_is_marked() {
+    let change = Change::new(&observation(), &slower());
+    let lock = wait(&change, "the lock of the inode");
+    assert!(lock.is_marked && lock.before > lock.after, "{lock:?}");
+    let rate = |name: &str| change.rates.iter().find(|rate| rate.name == name).unwrap();
+    assert!(rate("calls").is_marked && !rate("syncs").is_marked, "{change:#?}");
+    let writes = &change.calls[0];
+    let (before, after) = (writes.before.unwrap(), writes.after.unwrap());
+    assert_eq!(writes.name, "pwrite64");
+    assert!((before.per_second / after.per_second - 4.0).abs() < 0.01);
+    assert_eq!(after.p99.ns, before.p99.ns * 3);
+}
+
+#[test]
+fn differences_within_the_noise_are_not_marked() {
+    assert!(!is_beyond_noise(0.5, 0.54, (100_000, 100_000)), "too small to matter");
+    assert!(!is_beyond_noise(0.5, 0.6, (50, 50)), "few samples");
+    assert!(is_beyond_noise(0.5, 0.6, (1000, 1000)));
+}
+
+#[test]
+fn calls_of_different_sources_are_not_compared() {
+    let mut untraced = program().evidence;
+    untraced.activity.calls = None;
+    untraced.activity.timeline.as_mut().unwrap().calls_from = CallsFrom::Counters;
+    let untraced = document(vec![Diagnosis::of_program(untraced)]);
+    let change = Change::new(&observation(), &untraced);
+    assert!(change.calls.is_empty());
+    assert!(change.rates.iter().all(|rate| rate.name != "calls"), "{change:#?}");
+    assert!(change.unlike.contains(&"calls: traced before, not traced now".into()));
+}
+
+#[test]
+fn other_documents_are_refused() {
+    let refusal = |text: &str| format!("{:#}", parse(text.as_bytes()).unwrap_err());
+    assert!(refusal("no").contains("is no JSON"));
+    assert!(refusal("{}").contains("is not of dioxide"));
+    assert!(refusal(r#"{"kind": "probe"}"#).contains("is of `dioxide probe`; needed is"));
+    assert!(refusal(r#"{"kind": "diagnose"}"#).contains("is not quite"));
+    let path = document(vec![appends(2)]);
+    assert!(refusal(&serde_json::to_string(&path).unwrap()).contains("of a path"));
+    let written = serde_json::to_string(&observation()).unwrap();
+    assert!(parse(written.as_bytes()).is_ok());
+}
+
+/// Observations that were written before the activity existed.
+#[test]
+fn documents_without_activity_are_read() {
+    let mut value = serde_json::to_value(observation()).unwrap();
+    value["diagnoses"][0]["evidence"].as_object_mut().unwrap().remove("activity");
+    value.as_object_mut().unwrap().remove("change");
+    let before = parse(value.to_string().as_bytes()).unwrap();
+    let change = Change::new(&before, &observation());
+    assert!(change.calls.is_empty() && !change.waits.is_empty());
+    assert!(change.rates.iter().all(|rate| rate.before.is_none()));
+}

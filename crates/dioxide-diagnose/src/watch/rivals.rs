@@ -1,0 +1,249 @@
+//! Other processes in calls on files whose locks the watched threads wait for. They are searched
+//! only while there are such files, and by their descriptors.
+
+use super::calls::About;
+use super::files::Files;
+use super::look::Look;
+use super::process::Process;
+use crate::channels::{self, Kind, Surroundings};
+use crate::contenders::{Contender, Contenders};
+use crate::evidence::{Call, SeenFile};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Interval of searching for processes.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
+/// Descriptors to look up in one search. The next search continues behind them.
+const DESCRIPTORS_MAX: usize = 10_000;
+/// Processes to sample.
+const RIVALS_MAX: usize = 16;
+/// Threads of each whose files stay open.
+const OPEN_THREADS_MAX: u64 = 32;
+/// Threads to report.
+const REPORTED_MAX: usize = 128;
+
+/// The call of a thread that runs: the kernel shows it for waiting threads only.
+pub const RUNNING: &str = "running";
+
+#[derive(Debug, Default)]
+pub struct Rivals {
+    /// Files whose lock a watched thread waited for: ever, and in this pass.
+    contended: BTreeSet<usize>,
+    contended_now: BTreeSet<usize>,
+    processes: BTreeMap<u32, Rival>,
+    refused: BTreeSet<u32>,
+    seen: BTreeMap<Key, (u64, u64)>,
+    passes: u64,
+    searched: Option<Instant>,
+    /// The first process of the next search, and whether one search reached the end.
+    next: u32,
+    is_complete: bool,
+}
+
+#[derive(Debug)]
+struct Rival {
+    process: Process,
+    name: String,
+    /// By descriptor.
+    files: HashMap<i32, usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    pid: u32,
+    process: String,
+    tid: u32,
+    thread: String,
+    file: usize,
+    call: String,
+}
+
+/// Whether a thread waits for the lock of an inode.
+pub fn waits_for_inode(look: &Look, call: Option<&Call>, file: Option<&SeenFile>) -> bool {
+    let place = channels::place_of(look.state, look.channel.as_deref(), &look.stack);
+    place.is_some_and(|(function, outer)| {
+        let entry = channels::entry(function, Surroundings { outer, call, file });
+        entry.is_some_and(|entry| entry.kind == Kind::InodeLock)
+    })
+}
+
+impl Rivals {
+    /// A watched thread waits for the lock of this file in this pass.
+    pub fn wait(&mut self, file: usize) {
+        self.contended_now.insert(file);
+    }
+
+    /// Ends a pass: searches if that is due, and samples the others.
+    pub fn look(&mut self, watched: &BTreeMap<u32, Process>, files: &Files) {
+        let now = std::mem::take(&mut self.contended_now);
+        if now.is_empty() {
+            return;
+        }
+        self.contended.extend(&now);
+        let is_due = self.searched.is_none_or(|at| at.elapsed() >= SEARCH_INTERVAL);
+        if is_due {
+            self.search(watched, files);
+            self.searched = Some(Instant::now());
+        }
+        self.passes += 1;
+        for rival in self.processes.values_mut() {
+            for (tid, thread, look) in rival.process.look(|_| true) {
+                let Some((file, call)) = rival_call(&look, &rival.files, &now) else { continue };
+                let named = Call::named(&call);
+                let waits = waits_for_inode(&look, Some(&named), Some(files.file(file)));
+                let process = rival.name.clone();
+                let key = Key { pid: rival.process.pid, process, tid, thread, file, call };
+                let (working, waiting) = self.seen.entry(key).or_default();
+                *(if waits { waiting } else { working }) += 1;
+            }
+        }
+    }
+
+    fn search(&mut self, watched: &BTreeMap<u32, Process>, files: &Files) {
+        let mut left = DESCRIPTORS_MAX;
+        let first = self.next;
+        self.next = 0;
+        for pid in all_processes().into_iter().filter(|pid| *pid >= first) {
+            if watched.contains_key(&pid) || pid == std::process::id() {
+                continue;
+            }
+            if left == 0 {
+                self.next = pid;
+                break;
+            }
+            let Ok(process) = Process::open(pid) else { continue };
+            if !process.rights.descriptors {
+                self.refused.insert(pid);
+                continue;
+            }
+            let descriptors = process.descriptors();
+            left = left.saturating_sub(descriptors.len().max(1));
+            let of = |descriptor: i32| {
+                let file = files.identified(&process, descriptor)?;
+                self.contended.contains(&file).then_some((descriptor, file))
+            };
+            let its: HashMap<i32, usize> = descriptors.into_iter().filter_map(of).collect();
+            self.keep(process, its);
+        }
+        self.is_complete |= self.next == 0;
+        let names = all_processes();
+        self.processes.retain(|pid, _| names.binary_search(pid).is_ok());
+    }
+
+    fn keep(&mut self, mut process: Process, files: HashMap<i32, usize>) {
+        let pid = process.pid;
+        if files.is_empty() {
+            self.processes.remove(&pid);
+        } else if let Some(known) = self.processes.get_mut(&pid) {
+            known.files = files;
+            known.process.find_threads(OPEN_THREADS_MAX as usize);
+        } else if self.processes.len() < RIVALS_MAX
+            && process.find_threads(OPEN_THREADS_MAX as usize)
+        {
+            let name = process.read("comm").unwrap_or_default().trim().to_owned();
+            self.processes.insert(pid, Rival { process, name, files });
+        }
+    }
+
+    /// None if no thread waited for the lock of a file.
+    pub fn finish(self) -> Option<Contenders> {
+        let thread = |(key, (working, waiting)): (Key, (u64, u64))| {
+            let Key { pid, process, tid, thread, file, call } = key;
+            Contender { pid, process, tid, thread, file, call, working, waiting }
+        };
+        let mut threads: Vec<_> = self.seen.into_iter().map(thread).collect();
+        threads.sort_by_key(|one| std::cmp::Reverse((one.working, one.waiting)));
+        threads.truncate(REPORTED_MAX);
+        let refused = self.refused.len() as u64;
+        let is_complete = self.is_complete;
+        (self.passes > 0).then_some(Contenders {
+            passes: self.passes,
+            refused,
+            is_complete,
+            threads,
+        })
+    }
+}
+
+/// The contended file of a thread's call, and the name of the call. A running thread is in an
+/// unknown call, which may be on the only such file of its process.
+fn rival_call(
+    look: &Look,
+    files: &HashMap<i32, usize>,
+    contended: &BTreeSet<usize>,
+) -> Option<(usize, String)> {
+    let (file, name) = match look.call {
+        Some(call) => {
+            let descriptor = match call.about(&|_, _| false) {
+                About::Descriptor(descriptor) => descriptor,
+                About::Transfer(transfer) => transfer.descriptor,
+                About::Nothing | About::Futex { .. } => return None,
+            };
+            (*files.get(&descriptor)?, call.name())
+        }
+        None if look.state == 'R' => {
+            let mut its = files.values();
+            let file = *its.next()?;
+            its.all(|other| *other == file).then_some((file, RUNNING.to_owned()))?
+        }
+        None => return None,
+    };
+    contended.contains(&file).then_some((file, name))
+}
+
+/// In ascending order.
+fn all_processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::calls::RawCall;
+    use super::*;
+    use syscalls::Sysno;
+
+    fn look(call: Option<Sysno>, state: char) -> Look {
+        let call = call.map(|call| RawCall { number: call.id() as usize, arguments: [3; 6] });
+        Look { state, call, channel: None, stack: Vec::new() }
+    }
+
+    #[test]
+    fn only_calls_on_contended_files_count() {
+        let files = HashMap::from([(3, 7), (4, 8)]);
+        let of = |look: &Look, contended: &[usize]| {
+            rival_call(look, &files, &contended.iter().copied().collect())
+        };
+        let sync = look(Some(Sysno::fsync), 'D');
+        assert_eq!(of(&sync, &[7]), Some((7, "fsync".into())));
+        assert_eq!(of(&sync, &[8]), None, "the other file");
+        assert_eq!(of(&look(Some(Sysno::nanosleep), 'S'), &[7]), None);
+        assert_eq!(of(&look(None, 'R'), &[7]), None, "it may be in a call on either file");
+        assert_eq!(of(&look(None, 'S'), &[7]), None);
+        let one = HashMap::from([(3, 7), (5, 7)]);
+        let running = rival_call(&look(None, 'R'), &one, &[7].into());
+        assert_eq!(running, Some((7, RUNNING.into())));
+    }
+
+    #[test]
+    fn waits_are_told_from_work() {
+        let waits = |channel: &str| {
+            let look = Look { channel: Some(channel.into()), ..look(Some(Sysno::pwrite64), 'D') };
+            waits_for_inode(&look, Some(&Call::named("pwrite64")), None)
+        };
+        assert!(waits("xfs_file_dio_write_aligned") || waits("ext4_file_write_iter"));
+        assert!(!waits("futex_wait_queue"));
+        assert!(!waits_for_inode(&look(None, 'R'), None, None));
+    }
+
+    #[test]
+    fn without_waits_there_is_nothing_to_report() {
+        let mut rivals = Rivals::default();
+        rivals.look(&BTreeMap::new(), &Files::default());
+        assert_eq!(rivals.finish(), None);
+    }
+}
