@@ -40,6 +40,9 @@ pub struct Evidence {
     /// Threads that wait while another thread of the program writes or syncs.
     #[serde(default)]
     pub queues: Vec<Queue>,
+    /// The functions of the program on the stacks of queues.
+    #[serde(default)]
+    pub functions: Vec<Function>,
     /// Throughput by number of threads. Empty for a program that is only observed.
     pub curve: Vec<Step>,
     /// The same work at the last step of the curve, on other paths.
@@ -265,6 +268,35 @@ pub struct Queue {
     pub short: Pairs,
     /// Waiters in two passes.
     pub long: Pairs,
+    /// Stacks of waiters. Empty if they cannot be read.
+    #[serde(default)]
+    pub waiting: Vec<Stack>,
+    /// Stacks of threads in the call.
+    #[serde(default)]
+    pub leading: Vec<Stack>,
+    /// Stacks of threads with the waiters' name that wait, and did not run within the second before.
+    #[serde(default)]
+    pub idle: Vec<Stack>,
+}
+
+/// A stack in user space.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Stack {
+    /// Number of samples.
+    pub count: u64,
+    /// Indices into [`Evidence::functions`], innermost first. The outermost may be missing.
+    pub functions: Vec<usize>,
+}
+
+/// A function of the program or of a library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Function {
+    /// As in the source. None if the file has no symbol for it.
+    pub name: Option<String>,
+    /// The path of the program or library, as the process sees it.
+    pub file: String,
+    /// The address of its first instruction in the file, as linked.
+    pub address: u64,
 }
 
 /// Counts of waiters over pairs of readings with a thread in the call at the first one.

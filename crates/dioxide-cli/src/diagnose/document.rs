@@ -157,6 +157,7 @@ pub mod examples {
             devices: vec![],
             cgroups: vec![],
             queues: vec![],
+            functions: vec![],
             curve,
             others,
             unseen: vec!["stacks: for root only".into()],

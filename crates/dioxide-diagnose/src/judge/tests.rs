@@ -30,6 +30,7 @@ fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
         devices: vec![device("loop0", 1.0)],
         cgroups: Vec::new(),
         queues: Vec::new(),
+        functions: Vec::new(),
         curve: Vec::new(),
         others: Vec::new(),
         unseen: Vec::new(),
@@ -952,6 +953,9 @@ fn group_commit() -> Evidence {
         leading_waiters: 16,
         short: Pairs { held: 9000, held_woken: 10, ended: 6000, ended_woken: 3000, ends: 400 },
         long: Pairs::default(),
+        waiting: Vec::new(),
+        leading: Vec::new(),
+        idle: Vec::new(),
     }];
     evidence
 }

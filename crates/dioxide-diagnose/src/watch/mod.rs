@@ -11,6 +11,7 @@
 //! | call, file, offset | `syscall`, `/proc/PID/fd`, `mem` | the same, if `ptrace_scope` allows |
 //! | kernel stack | `stack` | root |
 //! | runs, of waiters on futexes | `schedstat` | all users |
+//! | functions of the program | `syscall`, `mem`, `maps`, its files | as calls; x86-64 |
 //! | limits | `/proc/PID/cgroup`, and the cgroup's directory | all users |
 //!
 //! [`Evidence::unseen`] names unavailable evidence, with the reason.
@@ -23,6 +24,7 @@ mod look;
 mod pace;
 mod process;
 mod queues;
+mod stacks;
 mod tally;
 mod trace;
 mod watched;
@@ -37,6 +39,7 @@ use look::normalised;
 use pace::Pace;
 use process::Process;
 use queues::{NAP, Part, Queues, Reading};
+use stacks::Stacks;
 use rustix::fs::makedev;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
@@ -68,6 +71,8 @@ pub(crate) fn parse(text: &[u8]) {
     look::parse_syscall(text);
     look::parse_schedstat(text);
     look::parse_stack(text);
+    look::parse_registers(text);
+    stacks::parse(&String::from_utf8_lossy(text));
     look::parse_wchan(text);
     trace::text::parse(text);
 }
@@ -222,6 +227,7 @@ struct Gathering {
     devices: Devices,
     cgroups: Cgroups,
     queues: Queues,
+    stacks: Stacks,
     calls: Calls,
     tally: Tally,
     tracer: Option<Tracer>,
@@ -248,6 +254,7 @@ impl Gathering {
             devices: Devices::default(),
             cgroups: Cgroups::default(),
             queues: Queues::default(),
+            stacks: Stacks::default(),
             calls: Calls::default(),
             tally: Tally::default(),
             tracer: tracer.ok(),
@@ -312,7 +319,7 @@ impl Gathering {
         self.looks += 1;
         self.files.next_look();
         self.calls.next_look();
-        let mut readings = Vec::new();
+        let (mut readings, mut idle) = (Vec::new(), Vec::new());
         for process in self.watched.processes.values_mut() {
             for (tid, name, look) in process.look(|name| self.watched.whom.includes(name)) {
                 let mut call = look.call.map(|call| {
@@ -328,9 +335,9 @@ impl Gathering {
                     let thread = (process.pid, tid);
                     let ran = self.queues.ran_lately(thread, runs, Instant::now());
                     ran_lately = ran && part == Part::Waits;
-                    if ran_lately || part != Part::Waits {
-                        readings.push(Reading { thread, task: normalised(&name), part, runs });
-                    }
+                    let is_idle = !ran && part == Part::Waits;
+                    let into = if is_idle { &mut idle } else { &mut readings };
+                    into.push(Reading { thread, task: normalised(&name), part, runs });
                 }
                 let place = Place {
                     task: name,
@@ -343,7 +350,14 @@ impl Gathering {
                 self.tally.add((process.pid, tid), place);
             }
         }
-        if self.queues.look(readings) {
+        if self.queues.look(readings, idle) {
+            if self.stacks.are_due(Instant::now()) {
+                let (stacks, processes) = (&mut self.stacks, &self.watched.processes);
+                self.queues.take_stacks(|reading| {
+                    let (pid, tid) = reading.thread;
+                    stacks.stack(processes.get(&pid)?, tid, reading.runs)
+                });
+            }
             let read = |(pid, tid): (u32, u32)| {
                 let process = self.watched.processes.get(&pid)?;
                 process.threads.get(&tid)?.runs(&process.dir)
@@ -391,6 +405,7 @@ impl Gathering {
             cgroups: self.cgroups.finish(&numbers),
             devices,
             queues: self.queues.finish(),
+            functions: self.stacks.finish(),
             curve: Vec::new(),
             others: Vec::new(),
             unseen: unseen.into_iter().collect(),
