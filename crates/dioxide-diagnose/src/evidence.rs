@@ -274,7 +274,7 @@ pub struct Queue {
     /// Stacks of threads in the call.
     #[serde(default)]
     pub leading: Vec<Stack>,
-    /// Stacks of threads with the waiters' name that wait, and did not run within the second before.
+    /// Stacks of threads of the same name that waited in this way for a second or longer.
     #[serde(default)]
     pub idle: Vec<Stack>,
 }

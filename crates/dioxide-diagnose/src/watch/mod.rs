@@ -38,10 +38,10 @@ use files::Files;
 use look::normalised;
 use pace::Pace;
 use process::Process;
-use queues::{NAP, Part, Queues, Reading};
-use stacks::Stacks;
+use queues::{NAP, Part, Queues, Reading, Waits};
 use rustix::fs::makedev;
 use rustix::time::{ClockId, clock_gettime};
+use stacks::Stacks;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -333,11 +333,15 @@ impl Gathering {
                 let mut ran_lately = false;
                 if let (Some(part), Some(runs)) = (part, runs) {
                     let thread = (process.pid, tid);
-                    let ran = self.queues.ran_lately(thread, runs, Instant::now());
-                    ran_lately = ran && part == Part::Waits;
-                    let is_idle = !ran && part == Part::Waits;
-                    let into = if is_idle { &mut idle } else { &mut readings };
-                    into.push(Reading { thread, task: normalised(&name), part, runs });
+                    let waits = self.queues.waits(thread, runs, Instant::now());
+                    let is_waiter = part == Part::Waits;
+                    ran_lately = is_waiter && waits == Waits::RanLately;
+                    let reading = Reading { thread, task: normalised(&name), part, runs };
+                    match waits {
+                        _ if ran_lately || !is_waiter => readings.push(reading),
+                        Waits::Idle => idle.push(reading),
+                        Waits::RanLately | Waits::Unknown => {}
+                    }
                 }
                 let place = Place {
                     task: name,

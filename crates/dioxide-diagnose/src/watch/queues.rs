@@ -48,7 +48,7 @@ pub struct Queues {
     files: BTreeMap<usize, Led>,
     /// By the waiters' name and the leaders' file.
     queues: BTreeMap<(String, usize), Followed>,
-    /// Threads that wait in this pass, and have not run lately.
+    /// The idle threads of this pass.
     idle: Vec<Reading>,
     /// Stacks of idle threads, by name.
     idle_stacks: BTreeMap<String, Counts>,
@@ -60,8 +60,20 @@ type Counts = BTreeMap<Vec<usize>, u64>;
 #[derive(Debug)]
 struct LastRun {
     runs: u64,
-    /// None before it was seen to run.
-    at: Option<Instant>,
+    /// When it was first seen to have run, or first seen.
+    at: Instant,
+    has_run: bool,
+}
+
+/// A thread that waits for a futex or a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// It was seen to run within [`LATELY`].
+    RanLately,
+    /// It has not run for that time.
+    Idle,
+    /// It was first seen within that time, and has not run since.
+    Unknown,
 }
 
 /// The leaders of one file.
@@ -85,15 +97,20 @@ struct Followed {
 
 impl Queues {
     /// Whether a thread that waits has run lately.
-    pub fn ran_lately(&mut self, thread: Tid, runs: u64, now: Instant) -> bool {
-        let last = self.last_run.entry(thread).or_insert(LastRun { runs, at: None });
+    pub fn waits(&mut self, thread: Tid, runs: u64, now: Instant) -> Waits {
+        let first = LastRun { runs, at: now, has_run: false };
+        let last = self.last_run.entry(thread).or_insert(first);
         if last.runs != runs {
-            *last = LastRun { runs, at: Some(now) };
+            *last = LastRun { runs, at: now, has_run: true };
         }
-        last.at.is_some_and(|at| now.duration_since(at) < LATELY)
+        match now.duration_since(last.at) < LATELY {
+            true if last.has_run => Waits::RanLately,
+            true => Waits::Unknown,
+            false => Waits::Idle,
+        }
     }
 
-    /// Counts a pass: its leaders, its waiters that ran lately, and the other ones. Returns whether
+    /// Counts a pass: its leaders, its waiters that ran lately, and idle threads. Returns whether
     /// a second reading would show anything.
     pub fn look(&mut self, now: Vec<Reading>, idle: Vec<Reading>) -> bool {
         self.idle = idle;
@@ -317,9 +334,9 @@ mod tests {
     fn a_thread_that_sleeps_for_long_has_not_run_lately() {
         let (mut queues, begun) = (Queues::default(), Instant::now());
         let after = |millis| begun + Duration::from_millis(millis);
-        assert!(!queues.ran_lately((1, 2), 7, begun), "not seen to run");
-        assert!(queues.ran_lately((1, 2), 8, after(10)));
-        assert!(queues.ran_lately((1, 2), 8, after(900)));
-        assert!(!queues.ran_lately((1, 2), 8, after(1100)));
+        assert_eq!(queues.waits((1, 2), 7, begun), Waits::Unknown, "not seen to run");
+        assert_eq!(queues.waits((1, 2), 8, after(10)), Waits::RanLately);
+        assert_eq!(queues.waits((1, 2), 8, after(900)), Waits::RanLately);
+        assert_eq!(queues.waits((1, 2), 8, after(1100)), Waits::Idle);
     }
 }

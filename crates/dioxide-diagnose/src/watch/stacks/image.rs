@@ -5,8 +5,12 @@ use gimli::{
     BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, NativeEndian, ParsedEhFrameHdr, Pointer,
     UnwindContext, UnwindSection, UnwindTableRow,
 };
-use object::read::elf::ElfFile64;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
+use object::NativeEndian as Native;
+use object::elf::PF_X;
+use object::read::elf::{ElfFile64, ElfSegment64};
+use object::{
+    Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadCache, SegmentFlags, SymbolKind,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 
@@ -14,6 +18,8 @@ type Slice<'a> = EndianSlice<'a, NativeEndian>;
 
 /// Larger unwind tables are not read.
 const TABLE_BYTES_MAX: u64 = 256 << 20;
+/// The smallest page.
+const PAGE: u64 = 4096;
 /// Further symbols are not read.
 const SYMBOLS_MAX: usize = 2_000_000;
 
@@ -21,7 +27,8 @@ const SYMBOLS_MAX: usize = 2_000_000;
 #[derive(Debug)]
 pub struct Image {
     file: File,
-    /// Where segments are in the file, how long they are, and their address.
+    /// Of each segment with code: where it is in the file, where it ends, and the address of its
+    /// first byte.
     segments: Vec<(u64, u64, u64)>,
     eh_frame: Vec<u8>,
     eh_frame_hdr: Vec<u8>,
@@ -39,7 +46,7 @@ impl Image {
     /// None if the file is not ELF, or has no unwind tables.
     pub fn load(file: File) -> Option<Self> {
         let cache = ReadCache::new(file.try_clone().ok()?);
-        let elf = ElfFile64::<NativeEndian_, _>::parse(&cache).ok()?;
+        let elf = ElfFile64::<Native, _>::parse(&cache).ok()?;
         let section = |name: &str| {
             let section = elf.section_by_name(name)?;
             let is_small = section.size() <= TABLE_BYTES_MAX;
@@ -48,11 +55,15 @@ impl Image {
         let (eh_frame_at, eh_frame) = section(".eh_frame")?;
         let (hdr_at, eh_frame_hdr) = section(".eh_frame_hdr")?;
         let text_at = elf.section_by_name(".text").map_or(0, |text| text.address());
-        let segments = elf.segments().map(|segment| {
+        let has_code = |segment: &ElfSegment64<'_, '_, Native, _>| match segment.flags() {
+            SegmentFlags::Elf { p_flags, .. } => p_flags.contains(PF_X),
+            _ => false,
+        };
+        let range = |segment: ElfSegment64<'_, '_, Native, _>| {
             let (offset, bytes) = segment.file_range();
-            (offset, bytes, segment.address())
-        });
-        let segments = segments.collect();
+            (offset, offset.saturating_add(bytes), segment.address())
+        };
+        let segments = elf.segments().filter(has_code).map(range).collect();
         let bases = BaseAddresses::default()
             .set_eh_frame(eh_frame_at)
             .set_eh_frame_hdr(hdr_at)
@@ -60,12 +71,13 @@ impl Image {
         Some(Self { file, segments, eh_frame, eh_frame_hdr, bases })
     }
 
-    /// The address, as linked, of a byte of the file.
+    /// The address, as linked, of a byte of a mapping with code. Mappings begin at pages. The first
+    /// page may begin with the end of another segment.
     pub fn address_of(&self, offset: u64) -> Option<u64> {
-        let segment = self.segments.iter().find(|(at, bytes, _)| {
-            offset.checked_sub(*at).is_some_and(|distance| distance < *bytes)
-        });
-        segment.and_then(|(at, _, address)| (offset - at).checked_add(*address))
+        let contains =
+            |(start, end, _): &&(u64, u64, u64)| (start - start % PAGE..*end).contains(&offset);
+        let (start, _, address) = self.segments.iter().find(contains)?;
+        Some(address.wrapping_add(offset).wrapping_sub(*start))
     }
 
     /// The function that contains an address, as linked.
@@ -80,8 +92,7 @@ impl Image {
         let Pointer::Direct(at) = pointer else { return None };
         let offset = at.checked_sub(self.bases.eh_frame.section?)?;
         let offset = gimli::EhFrameOffset(usize::try_from(offset).ok()?);
-        let entry =
-            frames.fde_from_offset(&self.bases, offset, EhFrame::cie_from_offset).ok()?;
+        let entry = frames.fde_from_offset(&self.bases, offset, EhFrame::cie_from_offset).ok()?;
         if !entry.contains(address) {
             return None;
         }
@@ -98,7 +109,7 @@ impl Image {
         let mut names: BTreeMap<u64, (bool, String)> = BTreeMap::new();
         let Ok(file) = self.file.try_clone() else { return BTreeMap::new() };
         let cache = ReadCache::new(file);
-        let Ok(elf) = ElfFile64::<NativeEndian_, _>::parse(&cache) else {
+        let Ok(elf) = ElfFile64::<Native, _>::parse(&cache) else {
             return BTreeMap::new();
         };
         let symbols = elf.symbols().chain(elf.dynamic_symbols()).take(SYMBOLS_MAX);
@@ -116,8 +127,6 @@ impl Image {
         names.into_iter().map(|(address, (_, name))| (address, name)).collect()
     }
 }
-
-type NativeEndian_ = object::NativeEndian;
 
 /// The name in the source, without parameters, template arguments and hashes.
 fn demangled(name: &str) -> String {

@@ -177,3 +177,46 @@ fn open(mapping: &Mapping, (_, inode): FileId, process: &Process) -> Option<File
         (file.metadata().ok()?.ino() == inode).then_some(file)
     })
 }
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use super::*;
+    use rustix::thread::gettid;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// Waits until the sender is gone.
+    #[inline(never)]
+    fn waits_for_the_end(end: &Receiver<()>) -> bool {
+        std::hint::black_box(end.recv()).is_err()
+    }
+
+    #[test]
+    fn a_sleeping_thread_has_a_stack() {
+        let (stop, end) = channel();
+        let (send_tid, tid) = channel();
+        let waiter = std::thread::spawn(move || {
+            send_tid.send(gettid().as_raw_nonzero().get() as u32).unwrap();
+            assert!(waits_for_the_end(&end));
+        });
+        let tid = tid.recv().unwrap();
+        let mut process = Process::find(std::process::id()).unwrap();
+        assert!(process.find_threads(0));
+        let mut stacks = Stacks::default();
+        // It may still run.
+        let mut stack = Vec::new();
+        while stack.is_empty() {
+            let Some(runs) = process.threads[&tid].runs(&process.dir) else { continue };
+            assert_eq!(stacks.stack(&process, tid, runs + 1), None, "it has run since");
+            stack = stacks.stack(&process, tid, runs).unwrap_or_default();
+        }
+        drop(stop);
+        waiter.join().unwrap();
+        let functions = stacks.finish();
+        let names: Vec<&str> =
+            stack.iter().map(|index| functions[*index].name.as_deref().unwrap_or("?")).collect();
+        let is_ours = |name: &&str| name.ends_with("waits_for_the_end");
+        let ours = names.iter().position(is_ours).unwrap_or_else(|| panic!("{names:?}"));
+        assert!(names[ours..].iter().any(|name| name.contains("thread_start")), "{names:?}");
+    }
+}
