@@ -1,7 +1,7 @@
 //! The functions of the program in which threads wait, from copies of their stacks.
 //!
-//! A stack is copied while its thread sleeps. Afterwards the thread must not have run, else the copy
-//! is discarded. Nothing stops the program. Functions are known by their file and first address, so
+//! A stack is copied while its thread sleeps. If the thread has run meanwhile, the copy is
+//! discarded. Nothing stops the program. Functions are known by their file and first address, so
 //! those of several processes compare.
 
 mod image;

@@ -90,8 +90,8 @@ fn caller(
     Some(back)
 }
 
-/// The distance from `rsp` to `rbp` in a function that has set up its frame: the registers that it
-/// saved, which are in the table, and the bytes that its first instructions reserve.
+/// The distance from `rsp` to `rbp` in a function that has set up its frame. The table has the
+/// registers that it saved, and its first instructions the bytes that it reserved.
 fn frame_bytes(memory: &impl Memory, start: u64, row: &UnwindTableRow<usize>) -> Option<u64> {
     let offsets = row.registers().filter_map(|(_, rule)| match rule {
         RegisterRule::Offset(offset) => Some(*offset),
@@ -104,8 +104,8 @@ fn frame_bytes(memory: &impl Memory, start: u64, row: &UnwindTableRow<usize>) ->
     Some(saved + reserved)
 }
 
-/// The bytes that `push rbp; mov rbp, rsp; ...; sub rsp, bytes` reserves. 0 without the last. None
-/// if it begins otherwise, or if the frame is aligned.
+/// The bytes that a function reserves which begins with `push rbp; mov rbp, rsp`. Without `sub rsp`
+/// there are none. None if it begins otherwise, or if the frame is aligned.
 fn reserved_by(code: &[u8]) -> Option<u64> {
     const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
     let code = code.strip_prefix(ENDBR64).unwrap_or(code);
