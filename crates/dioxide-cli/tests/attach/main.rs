@@ -1,116 +1,23 @@
 //! `dioxide diagnose --pid` on unmodified programs. Each program hits a known bottleneck of the
 //! kernel, which the verdict must name, or none, and the verdict must say so.
 
+mod commits;
+#[path = "../common/mod.rs"]
 mod common;
+mod limited;
+mod program;
+mod queues;
+mod servers;
 
 use common::*;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{
-    Trial, TrialResult, fuse_trials_where, lab_trials_where, trials_with,
-};
-use dioxide_testkit::volume::Volume;
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where, trials_with};
+use limited::{Limited, on_ext4, on_ext4_with_limits};
+use program::*;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, chown};
-use std::os::unix::process::CommandExt;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Output, Stdio};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// Verdicts that are no bottlenecks.
-const NO_WALLS: [&str; 3] = ["nothing", "device", "processor"];
-const THREADS: usize = 16;
-/// Maximum duration of a flush on the slow disk.
-const FLUSH_MAX: Duration = Duration::from_millis(20);
-const NOBODY: u32 = 65534;
-/// Time limit for a program to end by itself.
-const END_MAX: Duration = Duration::from_secs(10);
-
-/// A program, ended by this signal on drop.
-struct Program {
-    child: Child,
-    end: Signal,
-    /// One at a time, because other programs on the machine affect the verdict.
-    _alone: MutexGuard<'static, ()>,
-}
-
-impl Program {
-    fn spawn(command: &mut Command, end: Signal) -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child =
-            quiet.spawn().unwrap_or_else(|why| panic!("{:?}: {why}", command.get_program()));
-        Self { child, end, _alone: alone }
-    }
-
-    /// Runs the words of `line` in this directory. The program may run for ever.
-    fn start(line: &str, dir: &Path) -> Self {
-        let mut words = line.split_whitespace();
-        let mut command = Command::new(words.next().expect("a program"));
-        Self::spawn(command.args(words).current_dir(dir), Signal::KILL)
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn wait_for_threads(mut self, count: usize) -> Self {
-        let tasks = PathBuf::from(format!("/proc/{}/task", self.pid()));
-        wait_until("the program has its threads", || {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("it has ended: {status}");
-            }
-            fs::read_dir(&tasks).map_or(0, Iterator::count) >= count
-        });
-        self
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let pid = Pid::from_child(&self.child);
-        let _ = kill_process(pid, self.end);
-        let asked = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && asked.elapsed() < END_MAX {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let _ = self.child.kill().and_then(|()| self.child.wait());
-    }
-}
-
-fn findings(output: &Output) -> Vec<Value> {
-    expect_code(output, 0);
-    let document: Value =
-        serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
-    document["diagnoses"][0]["findings"].as_array().expect("findings").clone()
-}
-
-/// The findings of two seconds.
-fn diagnose(program: &Program) -> Vec<Value> {
-    findings(&run(&format!("diagnose --pid {} --seconds 2s --json -", program.pid())))
-}
-
-fn walls(findings: &[Value]) -> Vec<&str> {
-    let walls = findings.iter().map(|finding| finding["wall"].as_str().expect("a wall"));
-    walls.filter(|wall| !NO_WALLS.contains(wall)).collect()
-}
-
-/// The first finding must be this wall.
-fn expect_wall(program: &Program, wall: &str) -> TrialResult {
-    let findings = diagnose(program);
-    assert_eq!(walls(&findings).first(), Some(&wall), "{findings:#?}");
-    Ok(())
-}
-
-fn expect_no_wall(program: &Program) -> TrialResult {
-    let findings = diagnose(program);
-    assert!(walls(&findings).is_empty() && !findings.is_empty(), "{findings:#?}");
-    Ok(())
-}
+use std::process::{Command, ExitCode, Stdio};
 
 /// fio, with this many threads on one file, for ever.
 fn fio(dir: &Path, threads: usize, more: &str) -> Program {
@@ -124,32 +31,6 @@ fn fio(dir: &Path, threads: usize, more: &str) -> Program {
 
 fn psync(dir: &Path, more: &str) -> Program {
     fio(dir, THREADS, &format!("--ioengine=psync --bs=4k {more}"))
-}
-
-/// A file of this size: written, allocated only, or a hole.
-enum Space {
-    Written,
-    Unwritten,
-    Hole,
-}
-
-const SIZE: u64 = 256 << 20;
-
-fn file_of(dir: &Path, space: &Space) {
-    let file = File::create(dir.join("file")).unwrap();
-    match space {
-        Space::Written => {
-            let block = vec![7; 1 << 20];
-            for _ in 0..SIZE >> 20 {
-                (&file).write_all(&block).unwrap();
-            }
-            file.sync_all().unwrap();
-        }
-        Space::Unwritten => {
-            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, SIZE).unwrap();
-        }
-        Space::Hole => file.set_len(SIZE).unwrap(),
-    }
 }
 
 const RANDOM_WRITES: &str = "--rw=randwrite --size=256m";
@@ -261,217 +142,14 @@ fn ctrl_c_leaves_nothing_behind() -> TrialResult {
     Ok(())
 }
 
-/// A private server, run by a user other than root, with 16 clients that commit.
-struct Postgres {
-    clients: Child,
-    server: Program,
-}
-
-/// Where Debian keeps the programs of each version.
-fn postgres_programs() -> Option<PathBuf> {
-    let versions = fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
-    versions.map(|version| version.path().join("bin")).find(|bin| bin.join("postgres").exists())
-}
-
-fn as_nobody(program: &Path, line: &str, dir: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.args(line.split_whitespace()).current_dir(dir).uid(NOBODY).gid(NOBODY);
-    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
-}
-
-impl Postgres {
-    /// With data, and with clients at work after `before_work`.
-    fn start(
-        dir: &Path,
-        sockets: &Path,
-        before_work: impl FnOnce() -> io::Result<()>,
-    ) -> Result<Self, Box<dyn std::error::Error>> {
-        let programs = postgres_programs().ok_or("no postgres")?;
-        let home = dir.join("server");
-        fs::create_dir(&home)?;
-        for owned in [home.as_path(), sockets] {
-            chown(owned, Some(NOBODY), Some(NOBODY))?;
-        }
-        let sockets = sockets.display();
-        let nobody = |name: &str, line: &str| as_nobody(&programs.join(name), line, &home);
-        let initialised =
-            nobody("initdb", "--pgdata=data --auth=trust --username=attach --no-sync").status()?;
-        assert!(initialised.success(), "initdb: {initialised}");
-        let mut postgres =
-            nobody("postgres", &format!("-D data -k {sockets} -c listen_addresses="));
-        let server = Program::spawn(&mut postgres, Signal::QUIT);
-        let ready = || {
-            nobody("pg_isready", &format!("-h {sockets}"))
-                .status()
-                .is_ok_and(|status| status.success())
-        };
-        wait_until("the server is ready", ready);
-        let client = format!("-h {sockets} -U attach");
-        let filled =
-            nobody("pgbench", &format!("{client} --initialize --quiet postgres")).status()?;
-        assert!(filled.success(), "pgbench: {filled}");
-        before_work()?;
-        let work = format!(
-            "{client} --no-vacuum --client={THREADS} --jobs=4 --time=3600 --file=commit.sql \
-             postgres"
-        );
-        fs::write(
-            home.join("commit.sql"),
-            "SELECT pg_logical_emit_message(true, 'attach', 'a record')\n",
-        )?;
-        Ok(Self { clients: nobody("pgbench", &work).spawn()?, server })
-    }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        let _ = self.clients.kill().and_then(|()| self.clients.wait());
-    }
-}
-
-/// On a disk with slow flushes. Otherwise commits mostly wait for processors on a busy machine.
-fn commits_of_postgres_wait_for_flushes(kind: Fs) -> TrialResult {
-    let volume = Volume::on_fuse_disk(kind, 512 << 20)?;
-    // Socket paths have a maximum length.
-    let sockets = tempfile::tempdir_in("/tmp")?;
-    let slow_down = || volume.disk().expect("a FUSE disk").delay(FLUSH_MAX, 1).map(drop);
-    let postgres = Postgres::start(volume.path(), sockets.path(), slow_down)?;
-    let pid = postgres.server.pid();
-    let is_client = |child: &str| {
-        fs::read(format!("/proc/{child}/cmdline"))
-            .is_ok_and(|title| title.starts_with(b"postgres: attach"))
-    };
-    let children =
-        || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    wait_until("there is one for each client", || {
-        children().split_whitespace().filter(|child| is_client(child)).count() == THREADS
-    });
-    let findings = diagnose(&postgres.server);
-    // The backend that flushes, or those that wait for it: two seconds may have too few flushes.
-    let is_one = |wall: &&str| matches!(*wall, "flush" | "program_queue");
-    assert!(walls(&findings).iter().any(is_one), "{findings:#?}");
-    Ok(())
-}
-
-/// Most threads wait for the one that flushes, and the advice is not what the program does already.
-fn expect_queue(findings: &[Value]) -> TrialResult {
-    let queue = findings.iter().find(|finding| finding["wall"] == "program_queue");
-    let queue = queue.unwrap_or_else(|| panic!("{findings:#?}"));
-    assert!(queue["share"].as_f64().unwrap() > 0.5, "{findings:#?}");
-    assert!(queue["verdict"].as_str().unwrap().contains("fdatasync"), "{findings:#?}");
-    assert!(!format!("{findings:?}").contains("group commit"), "{findings:#?}");
-    Ok(())
-}
-
-/// The argument that makes this program the one to observe: `group-commit FILE`.
-const GROUP_COMMIT: &str = "group-commit";
-
-/// Threads that commit for ever. The first to come writes and syncs for all that wait by then. Each
-/// waits on a condition variable of its own.
-fn commit_in_groups(path: &str) -> ! {
-    #[derive(Default)]
-    struct Group {
-        waiting: Vec<usize>,
-        is_done: [bool; THREADS],
-        is_busy: bool,
-    }
-    let file = File::options().write(true).open(path).expect("the file");
-    let (group, conditions) =
-        (Mutex::new(Group::default()), [(); THREADS].map(|()| Condvar::new()));
-    let commit = |me: usize| {
-        let mut all = group.lock().unwrap();
-        all.waiting.push(me);
-        all.is_done[me] = false;
-        let is_mine = |all: &mut Group| !all.is_done[me] && all.is_busy;
-        all = conditions[me].wait_while(all, is_mine).unwrap();
-        if all.is_done[me] {
-            return;
-        }
-        all.is_busy = true;
-        let members = std::mem::take(&mut all.waiting);
-        drop(all);
-        file.write_all_at(&[7; 4096], 0).and_then(|()| file.sync_data()).expect("a commit");
-        let mut all = group.lock().unwrap();
-        all.is_busy = false;
-        for member in &members {
-            all.is_done[*member] = true;
-        }
-        let next = all.waiting.first().copied();
-        drop(all);
-        members.into_iter().chain(next).for_each(|thread| conditions[thread].notify_one());
-    };
-    std::thread::scope(|scope| {
-        for me in 0..THREADS {
-            scope.spawn(move || {
-                loop {
-                    commit(me)
-                }
-            });
-        }
-    });
-    unreachable!("they commit for ever")
-}
-
-/// D1 of the review: 14.9 of 16 threads were hidden.
-fn followers_of_a_group_commit_wait_for_its_flush(kind: Fs) -> TrialResult {
-    let volume = Volume::on_fuse_disk(kind, 512 << 20)?;
-    file_of(volume.path(), &Space::Written);
-    volume.disk().expect("a FUSE disk").delay(FLUSH_MAX, 1)?;
-    let own = std::env::current_exe()?;
-    let line = format!("{} {GROUP_COMMIT} file", own.display());
-    expect_queue(&diagnose(&Program::start(&line, volume.path()).wait_for_threads(THREADS + 1)))
-}
-
-/// A cgroup of its own with a limit on writes to a device. Removed on drop.
-struct Limited {
-    directory: PathBuf,
-}
-
 const LIMIT: u32 = 100;
-
-impl Limited {
-    /// By cgroup v1 if its blkio controller is mounted, else by v2.
-    fn new(device: (u32, u32)) -> io::Result<Self> {
-        let v1 = Path::new("/sys/fs/cgroup/blkio");
-        let name = format!("dioxide-attach-{}", std::process::id());
-        let number = format!("{}:{}", device.0, device.1);
-        let (root, file, limit) = if v1.is_dir() {
-            (v1, "blkio.throttle.write_iops_device", format!("{number} {LIMIT}"))
-        } else {
-            (Path::new("/sys/fs/cgroup"), "io.max", format!("{number} wiops={LIMIT}"))
-        };
-        let limited = Self { directory: root.join(name) };
-        fs::create_dir(&limited.directory)?;
-        fs::write(limited.directory.join(file), limit)?;
-        Ok(limited)
-    }
-
-    fn add(&self, program: &Program) -> io::Result<()> {
-        fs::write(self.directory.join("cgroup.procs"), program.pid().to_string())
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        wait_until("the cgroup is gone", || {
-            fs::remove_dir(&self.directory).is_ok() || !self.directory.exists()
-        });
-    }
-}
-
-/// Whether this machine lets root limit I/O by a cgroup.
-fn may_limit() -> bool {
-    let v2 = fs::read_to_string("/sys/fs/cgroup/cgroup.subtree_control").unwrap_or_default();
-    Path::new("/sys/fs/cgroup/blkio").is_dir() || v2.split_whitespace().any(|name| name == "io")
-}
 
 fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
     file_of(&dir, &Space::Written);
     let number = rustix::fs::stat(&*dir)?.st_dev;
-    let limited = Limited::new((rustix::fs::major(number), rustix::fs::minor(number)))?;
+    let limited = Limited::new((rustix::fs::major(number), rustix::fs::minor(number)), LIMIT)?;
     let program = psync(&dir, RANDOM_WRITES);
-    limited.add(&program)?;
+    limited.add(program.pid())?;
     let findings = diagnose(&program);
     drop(program);
     drop(limited);
@@ -479,20 +157,6 @@ fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
     let verdict = findings[0]["verdict"].as_str().unwrap();
     assert!(verdict.contains(&format!(" at {LIMIT}/s, and ")), "{verdict}");
     Ok(())
-}
-
-fn on_ext4_with_limits(fs: Fs) -> Applies {
-    if !may_limit() {
-        return Err("no cgroup limits I/O here");
-    }
-    on_ext4(fs)
-}
-
-fn on_ext4(fs: Fs) -> Applies {
-    match fs {
-        Fs::Ext4 => Ok(()),
-        _ => Err("ext4 stands for all"),
-    }
 }
 
 fn on_ext4_and_xfs(fs: Fs) -> Applies {
@@ -559,16 +223,6 @@ fn trials() -> Vec<Trial> {
         on_ext4_and_xfs,
         appends_of_sysbench_wait_for_each_other,
     )];
-    let group_commit = [fuse_trials_where(
-        "followers_of_a_group_commit_wait_for_its_flush",
-        on_ext4,
-        followers_of_a_group_commit_wait_for_its_flush,
-    )];
-    let postgres = [fuse_trials_where(
-        "commits_of_postgres_wait_for_flushes",
-        on_ext4,
-        commits_of_postgres_wait_for_flushes,
-    )];
     let anywhere = [
         Trial::test("a_sleeper_is_well", a_sleeper_is_well),
         Trial::test("who_only_computes_is_well", who_only_computes_is_well),
@@ -576,17 +230,13 @@ fn trials() -> Vec<Trial> {
         Trial::test("ctrl_c_leaves_nothing_behind", ctrl_c_leaves_nothing_behind),
     ];
     let mut trials: Vec<Trial> = anywhere.into();
-    trials.extend(group_commit.into_iter().flatten());
+    trials.extend(queues::trials());
     trials.extend(trials_with("fio", fio));
     trials.extend(trials_with("sysbench", sysbench));
-    trials.extend(trials_with("pg_ctlcluster", postgres));
     trials
 }
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() == Some(GROUP_COMMIT) {
-        commit_in_groups(&arguments.next().expect("a file"));
-    }
+    commits::run_if_named();
     dioxide_testkit::run(&[], trials)
 }
