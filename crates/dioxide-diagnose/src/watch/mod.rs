@@ -359,7 +359,8 @@ impl Gathering {
                 let (stacks, processes) = (&mut self.stacks, &self.watched.processes);
                 self.queues.take_stacks(|reading| {
                     let (pid, tid) = reading.thread;
-                    stacks.stack(processes.get(&pid)?, tid, reading.runs)
+                    let is_such = |call: &str| reading.part.is_in(call);
+                    stacks.stack(processes.get(&pid)?, tid, reading.runs, is_such)
                 });
             }
             let read = |(pid, tid): (u32, u32)| {
@@ -473,7 +474,7 @@ fn name_file_of_ring(call: &mut Call, tid: u32, tracer: &Tracer, files: &Files) 
 
 /// The part of a blocked call in a queue of the program.
 fn part(call: &Call, files: &Files) -> Option<Part> {
-    if call.futex.is_some() || matches!(call.name.as_str(), "semop" | "semtimedop") {
+    if Part::Waits.is_in(&call.name) {
         return Some(Part::Waits);
     }
     let file = call.file?;

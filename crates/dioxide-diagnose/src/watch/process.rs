@@ -236,9 +236,14 @@ impl Thread {
         parse_schedstat(self.schedstat.read(dir, &mut [0; TEXT_MAX]).ok()?)
     }
 
-    /// Its stack and instruction pointers. None if it runs, or they cannot be read.
-    pub fn registers(&self, dir: &OwnedFd) -> Option<(u64, u64)> {
-        parse_registers(self.syscall.read(dir, &mut [0; TEXT_MAX]).ok()?)
+    /// The name of its call, its stack pointer and its instruction pointer. None if it runs, or if
+    /// they cannot be read.
+    pub fn registers(&self, dir: &OwnedFd) -> Option<(String, u64, u64)> {
+        let mut text = [0; TEXT_MAX];
+        let text = self.syscall.read(dir, &mut text).ok()?;
+        let InCall::Call(call) = parse_syscall(text)? else { return None };
+        let (sp, pc) = parse_registers(text)?;
+        Some((call.name(), sp, pc))
     }
 
     /// Samples its state. None if it has ended.

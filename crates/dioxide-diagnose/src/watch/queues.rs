@@ -41,6 +41,16 @@ pub enum Part {
     Leads { file: usize, call: String },
 }
 
+impl Part {
+    /// Whether a thread in this call may have this part.
+    pub fn is_in(&self, call: &str) -> bool {
+        match self {
+            Self::Waits => matches!(call, "futex" | "semop" | "semtimedop"),
+            Self::Leads { call: led, .. } => led == call,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Queues {
     last_run: HashMap<Tid, LastRun>,

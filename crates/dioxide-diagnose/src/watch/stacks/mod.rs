@@ -68,11 +68,20 @@ impl Stacks {
         is_due
     }
 
-    /// The functions of a thread that has run so often and sleeps, innermost first, as indices into
-    /// [`Stacks::finish`]. None if it ran meanwhile, or its stack cannot be read.
-    pub fn stack(&mut self, process: &Process, tid: u32, runs: u64) -> Option<Vec<usize>> {
+    /// The functions of a thread that has run so often and sleeps in such a call, innermost first,
+    /// as indices into [`Stacks::finish`]. None if it ran meanwhile, or its stack cannot be read.
+    pub fn stack(
+        &mut self,
+        process: &Process,
+        tid: u32,
+        runs: u64,
+        is_such: impl FnOnce(&str) -> bool,
+    ) -> Option<Vec<usize>> {
         let thread = process.threads.get(&tid)?;
-        let (sp, pc) = thread.registers(&process.dir)?;
+        let (call, sp, pc) = thread.registers(&process.dir)?;
+        if !is_such(&call) {
+            return None;
+        }
         let memory = process.open("mem")?;
         let mappings = find_maps(&mut self.maps, process, pc)?;
         let end = maps::at(mappings, sp)?.end;
@@ -207,8 +216,8 @@ mod tests {
         let mut stack = Vec::new();
         while stack.is_empty() {
             let Some(runs) = process.threads[&tid].runs(&process.dir) else { continue };
-            assert_eq!(stacks.stack(&process, tid, runs + 1), None, "it has run since");
-            stack = stacks.stack(&process, tid, runs).unwrap_or_default();
+            assert_eq!(stacks.stack(&process, tid, runs + 1, |_| true), None, "it has run since");
+            stack = stacks.stack(&process, tid, runs, |call| call == "futex").unwrap_or_default();
         }
         drop(stop);
         waiter.join().unwrap();
