@@ -6,8 +6,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Condvar, Mutex};
 
+/// Commits to a file for ever.
+type Commits = fn(&File);
+
 /// The programs, by their argument. The next argument is the file.
-const PROGRAMS: [(&str, fn(&File)); 3] =
+const PROGRAMS: [(&str, Commits); 3] =
     [("group-commit", own_conditions), ("one-condition", one_condition), ("idle-pool", idle_pool)];
 
 /// Runs the program of the first argument, if it is one. Does not return then.

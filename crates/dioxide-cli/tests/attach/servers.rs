@@ -159,17 +159,20 @@ impl MariaDb {
         );
         let mut mariadbd = user.command("/usr/sbin/mariadbd", &options);
         let server = Program::spawn(&mut mariadbd, Signal::TERM);
-        let client = format!(
-            "oltp_update_non_index --mysql-socket={} --mysql-user=root --mysql-db=test \
-             --table-size=10000 --threads={THREADS} --time=0",
+        let select = format!(
+            "--no-defaults --user=root --socket={} --execute=SELECT(1) test",
             socket.display()
         );
-        wait_until("the server is ready, and has a table", || {
-            user.run("/usr/bin/sysbench", &format!("{client} prepare")).is_ok()
-        });
+        wait_until("the server is ready", || user.run("/usr/bin/mariadb", &select).is_ok());
+        let client = format!(
+            "oltp_update_non_index --mysql-socket={} --mysql-user=root --mysql-db=test \
+             --table-size=1000",
+            socket.display()
+        );
+        user.run("/usr/bin/sysbench", &format!("{client} --threads=1 prepare"))?;
         before_work()?;
-        let clients = Client(user.command("/usr/bin/sysbench", &format!("{client} run")).spawn()?);
-        let server = server.wait_for_threads(2 * THREADS);
+        let work = format!("{client} --threads={THREADS} --time=0 run");
+        let clients = Client(user.command("/usr/bin/sysbench", &work).spawn()?);
         Ok(Self { _clients: clients, server, _user: user })
     }
 }
