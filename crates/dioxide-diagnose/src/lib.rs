@@ -11,7 +11,8 @@
 //! 1. [`watch::Watcher`] samples the threads. For a call that reads or writes, `watch/calls.rs`
 //!    finds the file, the offset and the length. `watch/files.rs` has the length of the file in the
 //!    sample before. So it is known whether a waiting write moves the end. `watch/queues.rs` reads
-//!    twice how often waiting and flushing threads have run. So it is known who waits for whom.
+//!    twice how often waiting and flushing threads have run, and `watch/stacks` their functions. So
+//!    it is known who waits for whom.
 //! 2. With root, `watch/trace` adds the time of each lock wait and the direct writes. Its tracefs
 //!    instance ends with the watcher. The next watcher removes the instance of a killed one.
 //! 3. `watch/tally.rs` counts equal samples. The sum is [`evidence::Evidence`]. All later steps are
@@ -29,6 +30,7 @@ pub mod channels;
 pub mod contenders;
 pub mod evidence;
 pub mod finding;
+mod followers;
 pub mod host;
 pub mod judge;
 pub mod select;

@@ -24,7 +24,8 @@
 //! in I/O.
 
 use crate::channels::{self, Does, Kind, Surroundings};
-use crate::evidence::{Call, Evidence, Pairs, Queue, SeenDevice, SeenFile, Sighting};
+use crate::evidence::{Call, Evidence, SeenDevice, SeenFile, Sighting};
+use crate::followers::queues;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -239,7 +240,7 @@ struct Futexes {
 const WRITERS_MAX: f64 = 1.5;
 
 /// With fewer waiters than this on average, there is no contention.
-const WAITERS_MIN: f64 = 0.5;
+pub(crate) const WAITERS_MIN: f64 = 0.5;
 
 /// The minimum share of time in which a thread writes or syncs under the lock.
 const HELD_MIN: f64 = 0.3;
@@ -250,7 +251,9 @@ struct Waiters<'a> {
     count: u64,
     /// The maximum over the sightings, because a thread may be in several.
     threads: u64,
-    is_lock: Option<bool>,
+    /// Samples in which it was used as a lock, and in which it was not.
+    locked: u64,
+    not_locked: u64,
     task: &'a str,
 }
 
@@ -263,12 +266,22 @@ impl Futexes {
             let waiters = futexes.entry(futex).or_default();
             waiters.count = waiters.count.saturating_add(sighting.count);
             waiters.threads = waiters.threads.max(sighting.threads);
-            waiters.is_lock = waiters.is_lock.max(call.is_lock);
+            match call.is_lock {
+                Some(true) => waiters.locked = waiters.locked.saturating_add(sighting.count),
+                Some(false) => {
+                    waiters.not_locked = waiters.not_locked.saturating_add(sighting.count);
+                }
+                None => {}
+            }
             waiters.task = waiters.task.max(&sighting.task);
         }
         let is_held = |waiters: &Waiters<'_>| {
             let (writing, writers) = writers(evidence, waiters.task);
-            let is_lock = waiters.is_lock.unwrap_or(writers.saturating_mul(2) >= waiters.threads);
+            let is_lock = match (waiters.locked, waiters.not_locked) {
+                (0, 0) => writers.saturating_mul(2) >= waiters.threads,
+                // A counter may pass through the value of a lock.
+                (locked, not_locked) => locked > not_locked,
+            };
             let held = per_look(writing, evidence);
             is_lock
                 && waiters.threads >= 2
@@ -304,72 +317,4 @@ fn writers(evidence: &Evidence, task: &str) -> (u64, u64) {
         .fold((0, 0), |(count, threads), sighting| {
             (sighting.count.saturating_add(count), threads.max(sighting.threads))
         })
-}
-
-/// The queues whose waiters wait for the thread that writes or syncs.
-///
-/// - There are waiters, and for most of the time a thread is in the call beside them.
-/// - It is the only one. Threads that work on their own are seldom alone for most of the time.
-/// - The waiters sleep while it does, and run when it goes on. Other threads run at any time.
-/// - If the calls are too short to show that, the waiters must be in such a call themselves, in
-///   turn. Nearly all of them must run at its end. Threads of a pool with little work also take
-///   turns, but only one of them runs.
-pub(crate) fn queues(evidence: &Evidence) -> Vec<&Queue> {
-    let is_one = |queue: &&Queue| {
-        per_look(queue.waits, evidence) >= WAITERS_MIN
-            && per_look(queue.looks, evidence) >= LED_MIN
-            && part(queue.looks_of_several, queue.looks) <= SEVERAL_MAX
-            && (is_followed(queue) || takes_turns(queue))
-    };
-    evidence.queues.iter().filter(is_one).collect()
-}
-
-/// The minimum share of samples with a thread in the call.
-const LED_MIN: f64 = 0.5;
-
-/// The maximum share of these samples with several threads in the call.
-const SEVERAL_MAX: f64 = 0.2;
-
-/// With fewer waiters in readings, rates are chance.
-const PAIRS_MIN: u64 = 20;
-
-/// The minimum share of waiters that run when the call ends. About half wait for the next one.
-const WOKEN_MIN: f64 = 0.2;
-
-/// The same between two passes: few of a pool run in that time, and all waiters of a queue.
-const WOKEN_LONG_MIN: f64 = 0.5;
-
-/// The same where calls are short.
-const WOKEN_SHORT_MIN: f64 = 0.4;
-
-/// The rate of waiters that run during the call, as a part of those that run at its end.
-const STRAY_MAX: f64 = 0.25;
-
-/// The pairs of readings that show most: those of two passes if the call is often longer.
-pub(crate) fn best(queue: &Queue) -> Pairs {
-    if is_long(queue) { queue.long } else { queue.short }
-}
-
-fn is_long(queue: &Queue) -> bool {
-    queue.long.held.saturating_mul(2) > queue.long.ended
-}
-
-/// Whether waiters sleep through the call and run at its end.
-pub(crate) fn is_followed(queue: &Queue) -> bool {
-    let pairs = best(queue);
-    let woken = part(pairs.ended_woken, pairs.ended);
-    let woken_min = if is_long(queue) { WOKEN_LONG_MIN } else { WOKEN_MIN };
-    pairs.held >= PAIRS_MIN
-        && pairs.ended >= PAIRS_MIN
-        && woken >= woken_min
-        && part(pairs.held_woken, pairs.held) <= STRAY_MAX * woken
-}
-
-/// Whether waiters take turns in calls that are too short to see them wait.
-pub(crate) fn takes_turns(queue: &Queue) -> bool {
-    queue.short.held < PAIRS_MIN
-        && queue.short.ended >= PAIRS_MIN
-        && part(queue.short.ended_woken, queue.short.ended) >= WOKEN_SHORT_MIN
-        && queue.leading_waiters >= 2
-        && queue.leading_waiters.saturating_mul(4) >= queue.threads
 }

@@ -177,6 +177,7 @@ pub mod examples {
             devices: vec![],
             cgroups: vec![],
             queues: vec![],
+            functions: vec![],
             curve,
             others,
             contenders: None,

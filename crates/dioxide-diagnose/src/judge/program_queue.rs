@@ -4,9 +4,10 @@
 use super::case::{Case, doing};
 use super::curve;
 use crate::channels::{Does, Kind};
-use crate::evidence::Queue;
+use crate::evidence::{Function, Queue};
 use crate::finding::{Finding, Wall};
-use crate::waits::{self, best, is_followed, queues, takes_turns};
+use crate::followers::{follow, pairs, queues, shared};
+use crate::waits;
 use crate::words::{list, mean, percent};
 
 /// A flush that lets at least this number of waiters go serves several writes.
@@ -14,13 +15,13 @@ const BATCH_MIN: f64 = 1.5;
 
 /// Whether the program flushes once for several writes.
 pub fn is_batching(case: &Case<'_>) -> bool {
-    let is_one = |queue: &Queue| is_followed(queue) || takes_turns(queue);
-    case.evidence.queues.iter().any(|queue| is_one(queue) && served(queue) >= BATCH_MIN)
+    let (queues, functions) = (&case.evidence.queues, &case.evidence.functions);
+    queues.iter().any(|queue| follow(queue, functions) && served(queue) >= BATCH_MIN)
 }
 
 /// The waiters that run when one flush ends, on average.
 fn served(queue: &Queue) -> f64 {
-    let pairs = best(queue);
+    let pairs = pairs(queue);
     if pairs.ends == 0 { 0.0 } else { pairs.ended_woken as f64 / pairs.ends as f64 }
 }
 
@@ -65,12 +66,22 @@ fn evidence(case: &Case<'_>, queue: &Queue) -> Vec<String> {
         percent(waits::part(queue.looks, case.evidence.looks)),
         percent(1.0 - waits::part(queue.looks_of_several, queue.looks)),
     )];
-    let pairs = best(queue);
+    let pairs = pairs(queue);
     if pairs.held > 0 && pairs.ended > 0 {
         lines.push(format!(
             "{} of the waiters ran while it slept there, and {} when it went on.",
             percent(waits::part(pairs.held_woken, pairs.held)),
             percent(waits::part(pairs.ended_woken, pairs.ended)),
+        ));
+    }
+    if let Some(shared) = shared(queue, &case.evidence.functions) {
+        lines.push(format!(
+            "{} of {} sampled waiters wait in {}, called by {}, which the thread in {} also runs.",
+            shared.count,
+            shared.of,
+            name(shared.waits_in),
+            name(shared.function),
+            queue.call
         ));
     }
     if queue.leading_waiters > 0 {
@@ -86,6 +97,12 @@ fn evidence(case: &Case<'_>, queue: &Queue) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// The name of a function, or its address in its file.
+fn name(function: &Function) -> String {
+    let file = function.file.rsplit('/').next().unwrap_or_default();
+    function.name.clone().unwrap_or_else(|| format!("{file}+{:#x}", function.address))
 }
 
 fn advice(case: &Case<'_>) -> Vec<String> {

@@ -5,8 +5,8 @@ use super::*;
 use crate::activity::Activity;
 use crate::channels::Kind;
 use crate::evidence::{
-    Call, CpuLimit, DirectIo, IoLimit, LockWait, OtherWay, Pairs, Punt, Queue, Rw, SeenCgroup,
-    SeenDevice, SeenFile, Sighting, Step, Subject, Workload,
+    Call, CpuLimit, DirectIo, Function, IoLimit, LockWait, OtherWay, Pairs, Punt, Queue, Rw,
+    SeenCgroup, SeenDevice, SeenFile, Sighting, Stack, Step, Subject, Workload,
 };
 use crate::waits;
 use proptest::prelude::*;
@@ -36,6 +36,7 @@ pub(super) fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Eviden
         devices: vec![device("loop0", 1.0)],
         cgroups: Vec::new(),
         queues: Vec::new(),
+        functions: Vec::new(),
         curve: Vec::new(),
         others: Vec::new(),
         contenders: None,
@@ -437,6 +438,10 @@ fn a_mutex_around_a_flush_is_the_programs_own_wall() {
 fn threads_that_wait_for_work_or_for_a_leader_wait_for_no_lock() {
     // A condition.
     assert_eq!(main_wall(&mutex_around_a_flush(Some(false))), Wall::Flush);
+    // Its counter once had the value of a lock.
+    let mut counter = mutex_around_a_flush(Some(false));
+    counter.sightings.push(asleep(LOOKS / 10, 16, 0x5000, Some(true)));
+    assert_eq!(main_wall(&counter), Wall::Flush);
     // Followers that sleep on a futex each, or on a semaphore each.
     let mut followers = mutex_around_a_flush(None);
     followers.sightings.splice(..1, (0..15).map(|n| asleep(LOOKS, 1, 0x5000 + 64 * n, None)));
@@ -961,6 +966,9 @@ fn group_commit() -> Evidence {
         leading_waiters: 16,
         short: Pairs { held: 9000, held_woken: 10, ended: 6000, ended_woken: 3000, ends: 400 },
         long: Pairs::default(),
+        waiting: Vec::new(),
+        leading: Vec::new(),
+        idle: Vec::new(),
     }];
     evidence
 }
@@ -976,6 +984,36 @@ fn waiters_on_futexes_of_their_own_wait_for_the_thread_that_flushes() {
     assert_eq!(main.file.as_deref(), Some("/ext4/file"));
     let line = "0.1 % of the waiters ran while it slept there, and 50 % when it went on.";
     assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+}
+
+/// Calls of middle length: few end within a pass, and some last from one pass to the next.
+#[test]
+fn stacks_show_what_waiters_on_semaphores_wait_for() {
+    let mut evidence = group_commit();
+    evidence.queues[0].short =
+        Pairs { held: 395, ended: 15, ended_woken: 15, ends: 1, ..Pairs::default() };
+    evidence.queues[0].long =
+        Pairs { held: 121, held_woken: 3, ended: 242, ended_woken: 229, ends: 16 };
+    assert_eq!(main_wall(&evidence), Wall::Flush);
+    let names = ["fdatasync", "sem_wait", "LWLockAcquireOrWait", "XLogFlush", "PostgresMain"];
+    let function = |(address, name): (u64, &str)| Function {
+        name: Some(name.into()),
+        file: if address < 2 { "/lib/libc.so.6".into() } else { "/bin/postgres".into() },
+        address,
+    };
+    evidence.functions = (0..).zip(names).map(function).collect();
+    let stack = |count, functions: &[usize]| vec![Stack { count, functions: functions.to_vec() }];
+    evidence.queues[0].leading = stack(10, &[0, 3, 4]);
+    evidence.queues[0].waiting = stack(16, &[1, 2, 3, 4]);
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::ProgramQueue);
+    let line = "16 of 16 sampled waiters wait in LWLockAcquireOrWait, called by XLogFlush, which \
+                the thread in fdatasync also runs.";
+    assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+    // Threads of a pool, which wait for work.
+    evidence.queues[0].leading = stack(10, &[0, 4]);
+    evidence.queues[0].waiting = stack(16, &[1, 2, 4]);
+    assert_eq!(main_wall(&evidence), Wall::Flush);
 }
 
 /// D1 of the review: a program that has a group commit was told to use one.

@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn only_what_was_done_since_the_begin_counts() {
-        let own = Process::open(std::process::id()).unwrap();
+        let own = Process::find(std::process::id()).unwrap();
         let mut counters = Counters::default();
         counters.begin([&own].into_iter());
         if counters.total().is_none() {

@@ -55,6 +55,14 @@ pub fn parse_syscall(text: &[u8]) -> Option<InCall> {
     Some(InCall::Call(RawCall { number, arguments }))
 }
 
+/// The two addresses at the end of the same text: stack and instruction pointers.
+pub fn parse_registers(text: &[u8]) -> Option<(u64, u64)> {
+    let mut words = std::str::from_utf8(text).ok()?.split_whitespace().rev();
+    let mut address = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let (pc, sp) = (address()?, address()?);
+    Some((sp, pc))
+}
+
 /// `schedstat`: time on a processor, time runnable, and how often it has run.
 pub fn parse_schedstat(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.split_whitespace().nth(2)?.parse().ok()
@@ -110,6 +118,8 @@ mod tests {
         assert_eq!(parse_syscall(text), Some(InCall::Call(call)));
         assert_eq!(parse_syscall(b""), None);
         assert_eq!(parse_syscall(b"18 0x3"), None);
+        assert_eq!(parse_registers(text), Some((0x7ffd, 0x55)));
+        assert_eq!(parse_registers(b"running\n"), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | calls on files with their latencies | tracepoints | root |
 //! | counters of reads and writes | `/proc/PID/io` | the owner, if `ptrace_scope` allows |
 //! | runs, of waiters on futexes | `schedstat` | all users |
+//! | functions of the program | `syscall`, `mem`, `maps`, its files | as calls; x86-64 |
 //! | limits | `/proc/PID/cgroup`, and the cgroup's directory | all users |
 //!
 //! [`Evidence::unseen`] names unavailable evidence, with the reason.
@@ -31,6 +32,7 @@ mod queues;
 mod rates;
 mod recorder;
 mod rivals;
+mod stacks;
 mod tally;
 mod trace;
 mod watched;
@@ -46,11 +48,12 @@ use files::Files;
 use look::normalised;
 use pace::Pace;
 use process::Process;
-use queues::{NAP, Part, Queues, Reading};
+use queues::{NAP, Part, Queues, Reading, Waits};
 use recorder::Recorder;
 use rivals::{Rivals, waits_for_inode};
 use rustix::fs::makedev;
 use rustix::time::{ClockId, clock_gettime};
+use stacks::Stacks;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -80,6 +83,8 @@ pub(crate) fn parse(text: &[u8]) {
     look::parse_syscall(text);
     look::parse_schedstat(text);
     look::parse_stack(text);
+    look::parse_registers(text);
+    stacks::parse(&String::from_utf8_lossy(text));
     look::parse_wchan(text);
     trace::text::parse(text);
 }
@@ -247,6 +252,7 @@ struct Gathering {
     devices: Devices,
     cgroups: Cgroups,
     queues: Queues,
+    stacks: Stacks,
     calls: Calls,
     tally: Tally,
     recorder: Recorder,
@@ -277,6 +283,7 @@ impl Gathering {
             devices: Devices::default(),
             cgroups: Cgroups::default(),
             queues: Queues::default(),
+            stacks: Stacks::default(),
             calls: Calls::default(),
             tally: Tally::default(),
             recorder: Recorder::default(),
@@ -346,7 +353,7 @@ impl Gathering {
         self.files.next_look();
         self.calls.next_look();
         let at_ns = self.recorder.now_ns();
-        let mut readings = Vec::new();
+        let (mut readings, mut idle) = (Vec::new(), Vec::new());
         for process in self.watched.processes.values_mut() {
             for (tid, name, look) in process.look(|name| self.watched.whom.includes(name)) {
                 let mut call = look.call.map(|call| {
@@ -365,10 +372,14 @@ impl Gathering {
                 let mut ran_lately = false;
                 if let (Some(part), Some(runs)) = (part, runs) {
                     let thread = (process.pid, tid);
-                    let ran = self.queues.ran_lately(thread, runs, Instant::now());
-                    ran_lately = ran && part == Part::Waits;
-                    if ran_lately || part != Part::Waits {
-                        readings.push(Reading { thread, task: normalised(&name), part, runs });
+                    let waits = self.queues.waits(thread, runs, Instant::now());
+                    let is_waiter = part == Part::Waits;
+                    ran_lately = is_waiter && waits == Waits::RanLately;
+                    let reading = Reading { thread, task: normalised(&name), part, runs };
+                    match waits {
+                        _ if ran_lately || !is_waiter => readings.push(reading),
+                        Waits::Idle => idle.push(reading),
+                        Waits::RanLately | Waits::Unknown => {}
                     }
                 }
                 let place = Place {
@@ -382,7 +393,15 @@ impl Gathering {
                 self.tally.add((process.pid, tid), place, at_ns);
             }
         }
-        if self.queues.look(readings) {
+        if self.queues.look(readings, idle) {
+            if self.stacks.are_due(Instant::now()) {
+                let (stacks, processes) = (&mut self.stacks, &self.watched.processes);
+                self.queues.take_stacks(|reading| {
+                    let (pid, tid) = reading.thread;
+                    let is_such = |call: &str| reading.part.is_in(call);
+                    stacks.stack(processes.get(&pid)?, tid, reading.runs, is_such)
+                });
+            }
             let read = |(pid, tid): (u32, u32)| {
                 let process = self.watched.processes.get(&pid)?;
                 process.threads.get(&tid)?.runs(&process.dir)
@@ -439,6 +458,7 @@ impl Gathering {
             cgroups: self.cgroups.finish(&numbers),
             devices,
             queues: self.queues.finish(),
+            functions: self.stacks.finish(),
             curve: Vec::new(),
             others: Vec::new(),
             contenders: self.rivals.finish(),
@@ -509,7 +529,7 @@ fn name_file_of_ring(call: &mut Call, tid: u32, tracer: &Tracer, files: &Files) 
 
 /// The part of a blocked call in a queue of the program.
 fn part(call: &Call, files: &Files) -> Option<Part> {
-    if call.futex.is_some() || matches!(call.name.as_str(), "semop" | "semtimedop") {
+    if Part::Waits.is_in(&call.name) {
         return Some(Part::Waits);
     }
     let file = call.file?;

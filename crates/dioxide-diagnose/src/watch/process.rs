@@ -3,7 +3,8 @@
 //! same ID.
 
 use super::look::{
-    InCall, Look, parse_schedstat, parse_stack, parse_stat, parse_syscall, parse_wchan,
+    InCall, Look, parse_registers, parse_schedstat, parse_stack, parse_stat, parse_syscall,
+    parse_wchan,
 };
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags, openat};
@@ -88,7 +89,7 @@ fn numbers(dir: &OwnedFd, path: &str) -> Result<Vec<u32>, Errno> {
 
 impl Process {
     /// The process with this ID. ENOENT if there is none.
-    pub fn open(pid: u32) -> Result<Self, Errno> {
+    pub fn find(pid: u32) -> Result<Self, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
         let mut process = Self {
@@ -189,14 +190,18 @@ impl Process {
     /// Reads its memory at `address` into `bytes`; false if that is not possible. Opens the memory
     /// each time, because exec replaces it.
     pub fn read_memory(&self, address: u64, bytes: &mut [u8]) -> bool {
-        let memory = open_read(&self.dir, "mem").map(File::from);
-        memory.is_ok_and(|memory| memory.read_exact_at(bytes, address).is_ok())
+        self.open("mem").is_some_and(|memory| memory.read_exact_at(bytes, address).is_ok())
+    }
+
+    /// A file in its directory.
+    pub fn open(&self, path: &str) -> Option<File> {
+        open_read(&self.dir, path).ok().map(File::from)
     }
 
     /// The content of a file in its directory.
     pub fn read(&self, path: &str) -> Option<String> {
         let mut text = Vec::new();
-        File::from(open_read(&self.dir, path).ok()?).read_to_end(&mut text).ok()?;
+        self.open(path)?.read_to_end(&mut text).ok()?;
         Some(String::from_utf8_lossy(&text).into_owned())
     }
 }
@@ -229,6 +234,16 @@ impl Thread {
     /// How often it has run. None if it has ended, or the kernel does not count that.
     pub fn runs(&self, dir: &OwnedFd) -> Option<u64> {
         parse_schedstat(self.schedstat.read(dir, &mut [0; TEXT_MAX]).ok()?)
+    }
+
+    /// The name of its call, its stack pointer and its instruction pointer. None if it runs, or if
+    /// they cannot be read.
+    pub fn registers(&self, dir: &OwnedFd) -> Option<(String, u64, u64)> {
+        let mut text = [0; TEXT_MAX];
+        let text = self.syscall.read(dir, &mut text).ok()?;
+        let InCall::Call(call) = parse_syscall(text)? else { return None };
+        let (sp, pc) = parse_registers(text)?;
+        Some((call.name(), sp, pc))
     }
 
     /// Samples its state. None if it has ended.

@@ -5,7 +5,8 @@
 //! the flush of its leader ends, and not before. The kernel counts how often a thread has run
 //! (`schedstat`). Two readings of it, a nap apart, show who has slept through.
 
-use crate::evidence::{Pairs, Queue};
+use crate::evidence::{Pairs, Queue, Stack};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,12 @@ use super::tally::Tid;
 pub const NAP: Duration = Duration::from_micros(300);
 /// A thread that has not run for this time waits for work.
 const LATELY: Duration = Duration::from_secs(1);
+/// How many stacks are taken at a time.
+const LEADER_STACKS: usize = 2;
+const WAITER_STACKS: usize = 8;
+const IDLE_STACKS: usize = 1;
+/// Further stacks of a kind are not counted.
+const STACKS_MAX: usize = 100;
 
 /// What a sampled thread does with others, and how often it has run.
 #[derive(Clone, Debug)]
@@ -34,6 +41,16 @@ pub enum Part {
     Leads { file: usize, call: String },
 }
 
+impl Part {
+    /// Whether a thread in this call may have this part.
+    pub fn is_in(&self, call: &str) -> bool {
+        match self {
+            Self::Waits => matches!(call, "futex" | "semop" | "semtimedop"),
+            Self::Leads { call: led, .. } => led == call,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Queues {
     last_run: HashMap<Tid, LastRun>,
@@ -41,13 +58,32 @@ pub struct Queues {
     files: BTreeMap<usize, Led>,
     /// By the waiters' name and the leaders' file.
     queues: BTreeMap<(String, usize), Followed>,
+    /// The idle threads of this pass.
+    idle: Vec<Reading>,
+    /// Stacks of idle threads, by name.
+    idle_stacks: BTreeMap<String, Counts>,
 }
+
+/// How often each stack was seen.
+type Counts = BTreeMap<Vec<usize>, u64>;
 
 #[derive(Debug)]
 struct LastRun {
     runs: u64,
-    /// None before it was seen to run.
-    at: Option<Instant>,
+    /// When it was first seen to have run, or first seen.
+    at: Instant,
+    has_run: bool,
+}
+
+/// A thread that waits for a futex or a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// It was seen to run within [`LATELY`].
+    RanLately,
+    /// It has not run for that time.
+    Idle,
+    /// It was first seen within that time, and has not run since.
+    Unknown,
 }
 
 /// The leaders of one file.
@@ -57,6 +93,7 @@ struct Led {
     looks_of_several: u64,
     calls: BTreeMap<String, u64>,
     threads: HashSet<Tid>,
+    stacks: Counts,
 }
 
 #[derive(Debug, Default)]
@@ -65,21 +102,28 @@ struct Followed {
     threads: HashSet<Tid>,
     short: Pairs,
     long: Pairs,
+    stacks: Counts,
 }
 
 impl Queues {
     /// Whether a thread that waits has run lately.
-    pub fn ran_lately(&mut self, thread: Tid, runs: u64, now: Instant) -> bool {
-        let last = self.last_run.entry(thread).or_insert(LastRun { runs, at: None });
+    pub fn waits(&mut self, thread: Tid, runs: u64, now: Instant) -> Waits {
+        let first = LastRun { runs, at: now, has_run: false };
+        let last = self.last_run.entry(thread).or_insert(first);
         if last.runs != runs {
-            *last = LastRun { runs, at: Some(now) };
+            *last = LastRun { runs, at: now, has_run: true };
         }
-        last.at.is_some_and(|at| now.duration_since(at) < LATELY)
+        match now.duration_since(last.at) < LATELY {
+            true if last.has_run => Waits::RanLately,
+            true => Waits::Unknown,
+            false => Waits::Idle,
+        }
     }
 
-    /// Counts a pass: its leaders, and its waiters that ran lately. Returns whether a second
-    /// reading would show anything.
-    pub fn look(&mut self, now: Vec<Reading>) -> bool {
+    /// Counts a pass: its leaders, its waiters that ran lately, and idle threads. Returns whether
+    /// a second reading would show anything.
+    pub fn look(&mut self, now: Vec<Reading>, idle: Vec<Reading>) -> bool {
+        self.idle = idle;
         let runs = now.iter().map(|reading| (reading.thread, reading.runs)).collect();
         let before = std::mem::take(&mut self.before);
         self.compare(&before, &runs, |followed| &mut followed.long);
@@ -108,6 +152,33 @@ impl Queues {
         }
         self.before = now;
         !leaders.is_empty() && waiters > 0
+    }
+
+    /// Counts stacks of the pass: of its leaders, of some of its waiters, and of an idle thread.
+    pub fn take_stacks(&mut self, mut stack: impl FnMut(&Reading) -> Option<Vec<usize>>) {
+        let leads = |reading: &&Reading| reading.part != Part::Waits;
+        let (leaders, mut waiters): (Vec<&Reading>, Vec<&Reading>) =
+            self.before.iter().partition(leads);
+        fastrand::shuffle(&mut waiters);
+        fastrand::shuffle(&mut self.idle);
+        let mut files = HashSet::new();
+        for reading in leaders.into_iter().take(LEADER_STACKS) {
+            let Part::Leads { file, .. } = reading.part else { continue };
+            files.insert(file);
+            let led = self.files.entry(file).or_default();
+            stack(reading).into_iter().for_each(|stack| count(&mut led.stacks, stack));
+        }
+        for reading in waiters.into_iter().take(WAITER_STACKS) {
+            let Some(stack) = stack(reading) else { continue };
+            for file in &files {
+                let queue = self.queues.entry((reading.task.clone(), *file)).or_default();
+                count(&mut queue.stacks, stack.clone());
+            }
+        }
+        for reading in self.idle.iter().take(IDLE_STACKS) {
+            let stacks = self.idle_stacks.entry(reading.task.clone()).or_default();
+            stack(reading).into_iter().for_each(|stack| count(stacks, stack));
+        }
     }
 
     /// Counts two readings of the same threads, a nap apart. The first has the leaders first, and
@@ -164,6 +235,7 @@ impl Queues {
         }
         let queue = |(task, (file, followed)): (String, (usize, Followed))| {
             let led = &self.files[&file];
+            let idle = self.idle_stacks.get(&task).map(stacks).unwrap_or_default();
             let call = led.calls.iter().max_by_key(|(_, count)| **count);
             Queue {
                 task,
@@ -177,10 +249,30 @@ impl Queues {
                 leading_waiters: followed.threads.intersection(&led.threads).count() as u64,
                 short: followed.short,
                 long: followed.long,
+                waiting: stacks(&followed.stacks),
+                leading: stacks(&led.stacks),
+                idle,
             }
         };
         of_tasks.into_iter().map(queue).collect()
     }
+}
+
+fn count(stacks: &mut Counts, stack: Vec<usize>) {
+    if stacks.len() < STACKS_MAX || stacks.contains_key(&stack) {
+        *stacks.entry(stack).or_default() += 1;
+    }
+}
+
+/// The most frequent first.
+fn stacks(counts: &Counts) -> Vec<Stack> {
+    let stack = |(functions, count): (&Vec<usize>, &u64)| Stack {
+        count: *count,
+        functions: functions.clone(),
+    };
+    let mut stacks: Vec<Stack> = counts.iter().map(stack).collect();
+    stacks.sort_by_key(|stack| Reverse(stack.count));
+    stacks
 }
 
 impl Pairs {
@@ -214,7 +306,7 @@ mod tests {
     #[test]
     fn waiters_sleep_through_a_flush_and_wake_at_its_end() {
         let mut queues = Queues::default();
-        assert!(queues.look(vec![leads(1, 10), waits(2, 20), waits(3, 30)]));
+        assert!(queues.look(vec![leads(1, 10), waits(2, 20), waits(3, 30)], vec![]));
         let first = |(_, tid): Tid| Some(u64::from(tid) * 10);
         queues.nap(first, || ());
         let is_over = Cell::new(false);
@@ -231,7 +323,7 @@ mod tests {
         );
         queues.nap(|_| Some(99), || ());
         // The leaders take turns.
-        assert!(queues.look(vec![leads(2, 22), waits(1, 12), waits(3, 30)]));
+        assert!(queues.look(vec![leads(2, 22), waits(1, 12), waits(3, 30)], vec![]));
         let queue = queues.finish().remove(0);
         let short = Pairs { held: 2, held_woken: 0, ended: 2, ended_woken: 1, ends: 1 };
         assert_eq!((queue.short, queue.long.ended), (short, 2));
@@ -243,8 +335,8 @@ mod tests {
     #[test]
     fn without_a_leader_or_a_waiter_there_is_no_queue() {
         let mut queues = Queues::default();
-        assert!(!queues.look(vec![waits(2, 20)]));
-        assert!(!queues.look(vec![leads(1, 10)]));
+        assert!(!queues.look(vec![waits(2, 20)], vec![]));
+        assert!(!queues.look(vec![leads(1, 10)], vec![]));
         assert!(queues.finish().is_empty());
     }
 
@@ -252,9 +344,9 @@ mod tests {
     fn a_thread_that_sleeps_for_long_has_not_run_lately() {
         let (mut queues, begun) = (Queues::default(), Instant::now());
         let after = |millis| begun + Duration::from_millis(millis);
-        assert!(!queues.ran_lately((1, 2), 7, begun), "not seen to run");
-        assert!(queues.ran_lately((1, 2), 8, after(10)));
-        assert!(queues.ran_lately((1, 2), 8, after(900)));
-        assert!(!queues.ran_lately((1, 2), 8, after(1100)));
+        assert_eq!(queues.waits((1, 2), 7, begun), Waits::Unknown, "not seen to run");
+        assert_eq!(queues.waits((1, 2), 8, after(10)), Waits::RanLately);
+        assert_eq!(queues.waits((1, 2), 8, after(900)), Waits::RanLately);
+        assert_eq!(queues.waits((1, 2), 8, after(1100)), Waits::Idle);
     }
 }

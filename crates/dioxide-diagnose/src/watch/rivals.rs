@@ -112,7 +112,7 @@ impl Rivals {
                 self.next = pid;
                 break;
             }
-            let Ok(process) = Process::open(pid) else { continue };
+            let Ok(process) = Process::find(pid) else { continue };
             if !process.rights.descriptors {
                 self.refused.insert(pid);
                 continue;

@@ -168,7 +168,7 @@ impl Watched {
 
     /// Whether the process exists and may be watched.
     fn add_child(&mut self, pid: u32) -> bool {
-        let mut child = match Process::open(pid) {
+        let mut child = match Process::find(pid) {
             Ok(child) => child,
             Err(Errno::MFILE) => {
                 self.unseen
@@ -212,7 +212,7 @@ impl Watched {
 }
 
 fn open(pid: u32) -> Result<Process, Error> {
-    Process::open(pid).map_err(|errno| match errno {
+    Process::find(pid).map_err(|errno| match errno {
         Errno::NOENT => Error::NoSuchProcess { pid },
         errno => Error::Proc { pid, errno: errno.into() },
     })
@@ -233,7 +233,7 @@ mod tests {
     fn a_program_that_has_ended_keeps_its_command_line() {
         let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
         let mut watched = Watched::find(Whom::Program { pid: sleep.id() }).unwrap();
-        let has_command = || Process::open(sleep.id()).unwrap().command().is_some();
+        let has_command = || Process::find(sleep.id()).unwrap().command().is_some();
         let wait_until = |wanted| while has_command() != wanted {};
         wait_until(true);
         watched.scan_files(&mut Files::default());

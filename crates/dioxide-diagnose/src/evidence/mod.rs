@@ -1,5 +1,9 @@
 //! Evidence: recorded values only, without interpretation.
 
+mod queue;
+
+pub use queue::{Function, Pairs, Queue, Stack};
+
 use crate::activity::Activity;
 use crate::contenders::Contenders;
 use schemars::JsonSchema;
@@ -42,6 +46,9 @@ pub struct Evidence {
     /// Threads that wait while another thread of the program writes or syncs.
     #[serde(default)]
     pub queues: Vec<Queue>,
+    /// The functions of the program on the stacks of queues.
+    #[serde(default)]
+    pub functions: Vec<Function>,
     /// Throughput by number of threads. Empty for a program that is only observed.
     pub curve: Vec<Step>,
     /// The same work at the last step of the curve, on other paths.
@@ -252,49 +259,6 @@ pub struct Punt {
     pub is_hashed: bool,
     /// Number of operations.
     pub count: u64,
-}
-
-/// Waits for futexes and semaphores, compared with the writes and syncs of a file by other threads.
-/// Only waits of threads that ran within the second before.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Queue {
-    /// The name of the waiting threads, without numbers.
-    pub task: String,
-    /// Index into [`Evidence::files`].
-    pub file: usize,
-    /// The most frequent call on the file: `fdatasync`.
-    pub call: String,
-    /// Number of passes in which at least one thread was in such a call, and blocked.
-    pub looks: u64,
-    /// Number of passes with several such threads.
-    pub looks_of_several: u64,
-    /// Samples of waiters in these passes.
-    pub waits: u64,
-    /// Number of waiters.
-    pub threads: u64,
-    /// Number of threads in such a call.
-    pub leaders: u64,
-    /// Number of waiters that were in such a call at other times.
-    pub leading_waiters: u64,
-    /// Waiters in two readings of one pass.
-    pub short: Pairs,
-    /// Waiters in two passes.
-    pub long: Pairs,
-}
-
-/// Counts of waiters over pairs of readings with a thread in the call at the first one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Pairs {
-    /// Waiters while that thread did not run.
-    pub held: u64,
-    /// Of these, the ones that ran.
-    pub held_woken: u64,
-    /// Waiters while that thread ran, and at least one of them.
-    pub ended: u64,
-    /// Of these, the ones that ran.
-    pub ended_woken: u64,
-    /// The number of such pairs of readings.
-    pub ends: u64,
 }
 
 /// A device below the files, with its counters from /sys.

@@ -1,0 +1,242 @@
+//! `dioxide diagnose --pid` on unmodified programs. Each program hits a known bottleneck of the
+//! kernel, which the verdict must name, or none, and the verdict must say so.
+
+mod commits;
+#[path = "../common/mod.rs"]
+mod common;
+mod limited;
+mod program;
+mod queues;
+mod servers;
+
+use common::*;
+use dioxide_testkit::lab::{Applies, Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where, trials_with};
+use limited::{Limited, on_ext4, on_ext4_with_limits};
+use program::*;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// fio, with this many threads on one file, for ever.
+fn fio(dir: &Path, threads: usize, more: &str) -> Program {
+    let line = format!(
+        "fio --name=attach --filename=file --thread --time_based --runtime=1h --fallocate=none \
+         --direct=1 --numjobs={threads} {more}"
+    );
+    // Its own thread, and one that it generates data from.
+    Program::start(&line, dir).wait_for_threads(threads + 2)
+}
+
+fn psync(dir: &Path, more: &str) -> Program {
+    fio(dir, THREADS, &format!("--ioengine=psync --bs=4k {more}"))
+}
+
+const RANDOM_WRITES: &str = "--rw=randwrite --size=256m";
+/// Each thread has its own blocks, which are interleaved.
+const INTERLEAVED: &str = "--create_on_open=1 --size=600m --offset_increment=4k";
+
+fn appends_of_sysbench_wait_for_each_other(dir: TestDir) -> TrialResult {
+    let line = format!(
+        "sysbench fileio --file-num=1 --file-total-size=600M --file-test-mode=seqwr \
+         --file-extra-flags=direct --file-block-size=4096 --file-fsync-freq=0 --threads={THREADS} \
+         --time=0 run"
+    );
+    expect_wall(&Program::start(&line, &dir).wait_for_threads(THREADS), "extending_writes")
+}
+
+fn appends_of_fio_wait_for_each_other(dir: TestDir) -> TrialResult {
+    expect_wall(&psync(&dir, &format!("--rw=write:60k {INTERLEAVED}")), "extending_writes")
+}
+
+fn writes_into_holes_wait_for_each_other(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Hole);
+    expect_wall(&psync(&dir, RANDOM_WRITES), "holes")
+}
+
+fn parts_of_blocks_wait_for_each_other(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Unwritten);
+    expect_wall(&psync(&dir, &format!("{RANDOM_WRITES} --bs=512")), "unaligned_writes")
+}
+
+fn buffered_writes_wait_for_each_other(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Written);
+    expect_wall(&psync(&dir, &format!("{RANDOM_WRITES} --direct=0")), "buffered_writes")
+}
+
+fn durable_overwrites_wait_for_flushes(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Written);
+    expect_wall(&psync(&dir, &format!("{RANDOM_WRITES} --fdatasync=1")), "flush")
+}
+
+fn durable_writes_of_unwritten_space_wait_for_commits(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Unwritten);
+    expect_wall(&psync(&dir, &format!("{RANDOM_WRITES} --sync=dsync")), "journal_commit")
+}
+
+/// The workers wait for the lock that threads would wait for: the verdict names both.
+fn appends_on_rings_go_to_workers(dir: TestDir) -> TrialResult {
+    let appends = format!("--ioengine=io_uring --iodepth=16 --bs=4k --rw=write:4k {INTERLEAVED}");
+    let findings = diagnose(&fio(&dir, 2, &appends));
+    let walls = walls(&findings);
+    assert!(
+        walls.contains(&"ring_workers") && walls.contains(&"extending_writes"),
+        "{findings:#?}"
+    );
+    Ok(())
+}
+
+fn random_overwrites_are_well(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Written);
+    expect_no_wall(&psync(&dir, RANDOM_WRITES))
+}
+
+fn random_reads_are_well(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Written);
+    expect_no_wall(&psync(&dir, "--rw=randread --size=256m"))
+}
+
+fn a_sleeper_is_well() -> TrialResult {
+    let sleeper = Program::start("sleep 3600", Path::new("/"));
+    expect_no_wall(&sleeper)
+}
+
+fn who_only_computes_is_well() -> TrialResult {
+    let mut command = Command::new("sh");
+    expect_no_wall(&Program::spawn(command.args(["-c", "while :; do :; done"]), Signal::KILL))
+}
+
+/// D4 of the review: a stopped program was reported healthy, with exit code 0.
+fn a_stopped_program_is_not_healthy() -> TrialResult {
+    let sleeper = Program::start("sleep 3600", Path::new("/"));
+    kill_process(Pid::from_child(&sleeper.child), Signal::STOP)?;
+    let stat = PathBuf::from(format!("/proc/{}/stat", sleeper.pid()));
+    wait_until("it is stopped", || fs::read_to_string(&stat).is_ok_and(|it| it.contains(") T ")));
+    let output = run(&format!("diagnose --pid {} --seconds 200ms", sleeper.pid()));
+    expect_code(&output, 4);
+    assert!(stdout(&output).contains("The program was stopped"), "{}", stdout(&output));
+    assert!(stdout(&output).contains(&format!("kill -CONT {}", sleeper.pid())));
+    assert!(stderr(&output).contains("was stopped"), "{}", stderr(&output));
+    Ok(())
+}
+
+/// Ctrl-C ends the observation with a verdict, and leaves nothing in tracefs.
+fn ctrl_c_leaves_nothing_behind() -> TrialResult {
+    let sleeper = Program::start("sleep 3600", Path::new("/"));
+    let line = format!("diagnose --pid {} --seconds 1h --json -", sleeper.pid());
+    let watching = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let instance =
+        Path::new("/sys/kernel/tracing/instances").join(format!("dioxide-{}-0", watching.id()));
+    if rustix::process::geteuid().is_root() && instance.parent().is_some_and(Path::is_dir) {
+        wait_until("it traces", || instance.is_dir());
+    }
+    wait_until("it watches", || {
+        fs::read_dir(format!("/proc/{}/task", watching.id()))
+            .is_ok_and(|threads| threads.count() > 1)
+    });
+    kill_process(Pid::from_child(&watching), Signal::INT)?;
+    let output = watching.wait_with_output()?;
+    assert!(walls(&findings(&output)).is_empty());
+    assert!(!instance.exists());
+    Ok(())
+}
+
+const LIMIT: u32 = 100;
+
+fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
+    file_of(&dir, &Space::Written);
+    let number = rustix::fs::stat(&*dir)?.st_dev;
+    let limited = Limited::new((rustix::fs::major(number), rustix::fs::minor(number)), LIMIT)?;
+    let program = psync(&dir, RANDOM_WRITES);
+    limited.add(program.pid())?;
+    let findings = diagnose(&program);
+    drop(program);
+    drop(limited);
+    assert_eq!(walls(&findings).first(), Some(&"cgroup_limit"), "{findings:#?}");
+    let verdict = findings[0]["verdict"].as_str().unwrap();
+    assert!(verdict.contains(&format!(" at {LIMIT}/s, and ")), "{verdict}");
+    Ok(())
+}
+
+fn on_ext4_and_xfs(fs: Fs) -> Applies {
+    match fs {
+        Fs::Ext4 | Fs::Xfs => Ok(()),
+        _ => Err("ext4 and XFS stand for all"),
+    }
+}
+
+fn on_one_of_each(fs: Fs) -> Applies {
+    match fs {
+        Fs::Ext4 | Fs::Xfs | Fs::BtrfsNocow => Ok(()),
+        _ => Err("ext4, XFS and btrfs stand for all"),
+    }
+}
+
+fn trials() -> Vec<Trial> {
+    let fio = [
+        lab_trials_where(
+            "appends_of_fio_wait_for_each_other",
+            on_one_of_each,
+            appends_of_fio_wait_for_each_other,
+        ),
+        lab_trials_where(
+            "writes_into_holes_wait_for_each_other",
+            on_ext4,
+            writes_into_holes_wait_for_each_other,
+        ),
+        lab_trials_where(
+            "parts_of_blocks_wait_for_each_other",
+            on_ext4_and_xfs,
+            parts_of_blocks_wait_for_each_other,
+        ),
+        lab_trials_where(
+            "buffered_writes_wait_for_each_other",
+            on_ext4_and_xfs,
+            buffered_writes_wait_for_each_other,
+        ),
+        lab_trials_where(
+            "durable_overwrites_wait_for_flushes",
+            on_ext4_and_xfs,
+            durable_overwrites_wait_for_flushes,
+        ),
+        lab_trials_where(
+            "durable_writes_of_unwritten_space_wait_for_commits",
+            on_ext4_and_xfs,
+            durable_writes_of_unwritten_space_wait_for_commits,
+        ),
+        lab_trials_where(
+            "appends_on_rings_go_to_workers",
+            on_ext4_and_xfs,
+            appends_on_rings_go_to_workers,
+        ),
+        lab_trials_where(
+            "a_limit_of_the_cgroup_is_named",
+            on_ext4_with_limits,
+            a_limit_of_the_cgroup_is_named,
+        ),
+        lab_trials_where("random_overwrites_are_well", on_one_of_each, random_overwrites_are_well),
+        lab_trials_where("random_reads_are_well", on_ext4_and_xfs, random_reads_are_well),
+    ];
+    let sysbench = [lab_trials_where(
+        "appends_of_sysbench_wait_for_each_other",
+        on_ext4_and_xfs,
+        appends_of_sysbench_wait_for_each_other,
+    )];
+    let anywhere = [
+        Trial::test("a_sleeper_is_well", a_sleeper_is_well),
+        Trial::test("who_only_computes_is_well", who_only_computes_is_well),
+        Trial::test("a_stopped_program_is_not_healthy", a_stopped_program_is_not_healthy),
+        Trial::test("ctrl_c_leaves_nothing_behind", ctrl_c_leaves_nothing_behind),
+    ];
+    let mut trials: Vec<Trial> = anywhere.into();
+    trials.extend(queues::trials());
+    trials.extend(trials_with("fio", fio));
+    trials.extend(trials_with("sysbench", sysbench));
+    trials
+}
+
+fn main() -> ExitCode {
+    commits::run_if_named();
+    dioxide_testkit::run(&[], trials)
+}

@@ -1,0 +1,195 @@
+//! Programs in which threads wait for another one that syncs. The verdict must say so, and only of
+//! them.
+
+use crate::common::*;
+use crate::limited::{Limited, on_ext4, on_ext4_with_limits};
+use crate::program::*;
+use crate::servers::{MariaDb, Postgres};
+use dioxide_testkit::lab::Fs;
+use dioxide_testkit::trials::{Trial, TrialResult, fuse_trials_where, only_in_all, trials_with};
+use dioxide_testkit::volume::Volume;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::io;
+use std::os::linux::fs::MetadataExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Maximum duration of a flush on the slow disk.
+const FLUSH_MAX: Duration = Duration::from_millis(20);
+/// Observations of this many seconds, until the program has done enough.
+const SECONDS: [u32; 5] = [2, 4, 8, 16, 32];
+/// With fewer waiters at the ends of flushes, the program has done too little to be judged.
+const ENDED_MIN: u64 = 60;
+const LIMIT: u32 = 150;
+
+/// On a disk with slow flushes. Otherwise commits mostly wait for processors on a busy machine.
+fn slow_volume(kind: Fs) -> io::Result<Volume> {
+    Volume::on_fuse_disk(kind, 512 << 20)
+}
+
+fn slow_down(volume: &Volume) -> io::Result<()> {
+    volume.disk().expect("a FUSE disk").delay(FLUSH_MAX, 1).map(drop)
+}
+
+/// The waiters that evidence has of the ends of flushes.
+fn ended(document: &Value) -> u64 {
+    let queues = document["diagnoses"][0]["evidence"]["queues"].as_array().expect("queues");
+    let count = |queue: &Value, pairs: &str| queue[pairs]["ended"].as_u64().expect("a count");
+    queues.iter().map(|queue| count(queue, "short") + count(queue, "long")).sum()
+}
+
+/// The findings of an observation that is long enough.
+fn observe(program: &Program) -> Vec<Value> {
+    let mut found = Vec::new();
+    for seconds in SECONDS {
+        let line = format!("diagnose --pid {} --seconds {seconds}s --json -", program.pid());
+        let document = document(&run(&line));
+        found = findings_of(&document);
+        let is_thin = found[0]["verdict"].as_str().expect("a verdict").contains("is thin");
+        if ended(&document) >= ENDED_MIN && !is_thin {
+            break;
+        }
+    }
+    found
+}
+
+/// Most threads wait for the one that flushes, and the advice is not what the program does already.
+fn expect_queue(findings: &[Value]) -> TrialResult {
+    let queue = findings.iter().find(|finding| finding["wall"] == "program_queue");
+    let queue = queue.unwrap_or_else(|| panic!("{findings:#?}"));
+    assert!(queue["share"].as_f64().unwrap() > 0.5, "{findings:#?}");
+    assert!(queue["verdict"].as_str().unwrap().contains("sync"), "{findings:#?}");
+    assert!(!format!("{findings:?}").contains("group commit"), "{findings:#?}");
+    Ok(())
+}
+
+/// The stacks of the waiters name the functions of the program.
+fn expect_functions(findings: &[Value], functions: &str) -> TrialResult {
+    expect_queue(findings)?;
+    if cfg!(target_arch = "x86_64") {
+        let text = format!("{findings:?}");
+        assert!(text.contains(&format!("wait in {functions}")), "{functions}: {findings:#?}");
+    }
+    Ok(())
+}
+
+fn commits_of_postgres_wait_for_flushes(kind: Fs) -> TrialResult {
+    let volume = slow_volume(kind)?;
+    let postgres = Postgres::start(volume.path(), || slow_down(&volume))?;
+    postgres.wait_for_clients();
+    expect_functions(&observe(&postgres.server), "LWLockAcquireOrWait, called by XLogFlush")
+}
+
+/// D1 of the review: nothing was said of the cgroup's limit, nor of the queue.
+fn commits_under_a_limit_of_the_cgroup(kind: Fs) -> TrialResult {
+    let volume = Volume::new(kind, 512 << 20)?;
+    let number = fs::metadata(volume.device())?.st_rdev();
+    let limited = Limited::new((rustix::fs::major(number), rustix::fs::minor(number)), LIMIT)?;
+    let postgres = Postgres::start(volume.path(), || Ok(()))?;
+    postgres.wait_for_clients();
+    postgres.processes().into_iter().try_for_each(|pid| limited.add(pid))?;
+    let findings = observe(&postgres.server);
+    drop(postgres);
+    drop(limited);
+    assert_eq!(walls(&findings).first(), Some(&"cgroup_limit"), "{findings:#?}");
+    expect_functions(&findings, "LWLockAcquireOrWait, called by XLogFlush")
+}
+
+fn commits_of_mariadb_wait_for_flushes(kind: Fs) -> TrialResult {
+    let volume = slow_volume(kind)?;
+    let mariadb = MariaDb::start(volume.path(), || slow_down(&volume))?;
+    expect_queue(&observe(&mariadb.server))
+}
+
+/// Writers of RocksDB, of which one at a time leads a group.
+fn writers_of_rocksdb_wait_for_their_leader(kind: Fs) -> TrialResult {
+    let volume = slow_volume(kind)?;
+    slow_down(&volume)?;
+    let line = format!(
+        "db_bench --benchmarks=fillrandom --sync=1 --threads={THREADS} --num=1000000000 --db=db"
+    );
+    let rocksdb = Program::start(&line, volume.path()).wait_for_threads(THREADS + 1);
+    let findings = observe(&rocksdb);
+    let functions = "rocksdb::WriteThread::JoinBatchGroup, called by rocksdb::DBImpl::";
+    expect_functions(&findings, functions)
+}
+
+/// This test's own program of this name, on a disk with slow flushes.
+fn own(name: &str, kind: Fs) -> Result<(Volume, Program), Box<dyn std::error::Error>> {
+    let volume = slow_volume(kind)?;
+    file_of(volume.path(), &Space::Written);
+    slow_down(&volume)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([name, "file"]).current_dir(volume.path());
+    let program = Program::spawn(&mut command, Signal::KILL).wait_for_threads(THREADS + 1);
+    Ok((volume, program))
+}
+
+/// D1 of the review: 14.9 of 16 threads were hidden.
+fn followers_of_a_group_commit_wait_for_its_flush(kind: Fs) -> TrialResult {
+    let (_volume, program) = own("group-commit", kind)?;
+    expect_queue(&observe(&program))
+}
+
+fn followers_on_one_futex_wait_for_its_flush(kind: Fs) -> TrialResult {
+    let (_volume, program) = own("one-condition", kind)?;
+    expect_queue(&observe(&program))
+}
+
+/// The control: they share their loop with the thread that syncs.
+fn idle_threads_of_a_pool_wait_for_nothing(kind: Fs) -> TrialResult {
+    let (_volume, program) = own("idle-pool", kind)?;
+    let findings = observe(&program);
+    let walls = walls(&findings);
+    assert!(!walls.contains(&"program_queue") && !walls.contains(&"program_lock"), "{findings:#?}");
+    Ok(())
+}
+
+pub fn trials() -> Vec<Trial> {
+    let own = [
+        fuse_trials_where(
+            "followers_of_a_group_commit_wait_for_its_flush",
+            on_ext4,
+            followers_of_a_group_commit_wait_for_its_flush,
+        ),
+        fuse_trials_where(
+            "followers_on_one_futex_wait_for_its_flush",
+            on_ext4,
+            followers_on_one_futex_wait_for_its_flush,
+        ),
+        fuse_trials_where(
+            "idle_threads_of_a_pool_wait_for_nothing",
+            on_ext4,
+            idle_threads_of_a_pool_wait_for_nothing,
+        ),
+    ];
+    let postgres = [
+        fuse_trials_where(
+            "commits_of_postgres_wait_for_flushes",
+            on_ext4,
+            commits_of_postgres_wait_for_flushes,
+        ),
+        fuse_trials_where(
+            "commits_under_a_limit_of_the_cgroup",
+            on_ext4_with_limits,
+            commits_under_a_limit_of_the_cgroup,
+        ),
+    ];
+    let rocksdb = [fuse_trials_where(
+        "writers_of_rocksdb_wait_for_their_leader",
+        on_ext4,
+        writers_of_rocksdb_wait_for_their_leader,
+    )];
+    let mariadb = [fuse_trials_where(
+        "commits_of_mariadb_wait_for_flushes",
+        on_ext4,
+        commits_of_mariadb_wait_for_flushes,
+    )];
+    let mut trials: Vec<Trial> = own.into_iter().flatten().collect();
+    trials.extend(trials_with("pg_ctlcluster", postgres));
+    trials.extend(trials_with("db_bench", rocksdb));
+    trials.extend(only_in_all(trials_with("/usr/sbin/mariadbd", mariadb)));
+    trials
+}
