@@ -110,6 +110,26 @@ fn a_directory_may_have_other_files() {
     expect_refusal(&run(&format!("history {}", named.display())), "is a comparison itself");
 }
 
+/// Older results, copies, skipped files, and files under other names are inputs, too.
+#[test]
+fn no_output_goes_over_a_file_that_was_read() {
+    let dir = results(&[(5.0, 4)]);
+    let path = dir.path();
+    fs::copy(path.join("97.json"), path.join("99copy.json")).unwrap();
+    fs::write(path.join("broken.json"), "{").unwrap();
+    fs::hard_link(path.join("97.json"), path.join("other.name")).unwrap();
+    std::os::unix::fs::symlink("97.json", path.join("link")).unwrap();
+    for name in ["99.json", "97.json", "99copy.json", "broken.json", "other.name", "link"] {
+        let before = fs::read(path.join(name)).unwrap();
+        for option in ["json", "html"] {
+            let options = format!("--newest 2 --{option} {}", path.join(name).display());
+            expect_refusal(&history(path, &options), "is one of the results");
+        }
+        assert_eq!(fs::read(path.join(name)).unwrap(), before, "{name}");
+    }
+    expect_code(&history(path, &format!("--json {}", path.join("new.json").display())), 0);
+}
+
 #[test]
 fn refusals() {
     let dir = results(&[(5.0, 1)]);

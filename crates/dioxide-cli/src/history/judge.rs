@@ -2,6 +2,7 @@
 
 use super::change_points::{self, ChangePoint, RUNS_MIN};
 use super::series::{Entry, Series, Sorted};
+use super::splits::SEGMENT_MIN;
 use crate::bench::work::is_dioxide;
 use crate::compare::change::Change;
 use crate::compare::judge::{
@@ -150,6 +151,12 @@ fn witness<'a>(
             let is_there = |entry: &&Entry<'_>| runs.iter().any(|own| own.run == entry.run);
             other.entries.iter().filter(is_there).map(|entry| entry.iops).collect::<Vec<_>>()
         });
+        // Few runs may differ by chance, or be others than those of the row.
+        let is_enough =
+            |(known, own): (usize, &Range<usize>)| known >= SEGMENT_MIN && 2 * known > own.len();
+        if ![before.len(), after.len()].into_iter().zip(sides).all(is_enough) {
+            return None;
+        }
         let change = Change::of(&before, &after)?;
         // Short segments cannot do better than to differ wholly.
         let p_max = CHANCE_MAX.max(p_value_min(before.len(), after.len()) * 1.001);

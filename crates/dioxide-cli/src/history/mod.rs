@@ -19,7 +19,6 @@ use anyhow::{Result, bail, ensure};
 use judge::{Judged, Verdict};
 use read::Found;
 use series::Run;
-use std::fs;
 
 /// All runs, and their change points.
 pub struct History<'a> {
@@ -64,10 +63,8 @@ pub fn run(args: args::History) -> Result<()> {
     let wanted = args.output.wanted();
     output::check(&wanted)?;
     let found = read::read(&args.paths, args.newest.into())?;
-    for Wanted { option, path } in &wanted {
-        let is_same = |run: &Run| fs::canonicalize(&run.file).ok() == fs::canonicalize(path).ok();
-        let is_input = path.exists() && found.runs.iter().any(is_same);
-        ensure!(!is_input, "{option} {}: is one of the results", path.display());
+    for Wanted { option, path } in wanted.iter().filter(|it| !it.is_stdout()) {
+        ensure!(!found.has_read(path), "{option} {}: is one of the results", path.display());
     }
     interrupt::check()?;
     let rules = Rules { by: args.by, limit_percent: args.fail_on_regression };
@@ -93,6 +90,8 @@ fn conclude(history: &History<'_>) -> Result<()> {
         ))
         .into());
     }
+    let broken = history.found.broken;
+    ensure!(broken == 0, "{broken} of the skipped files may be results: broken, or of a later one");
     if let Some(why) = text::open(history).or_else(|| text::blind(history)) {
         bail!("{}", why.trim_end_matches('.'));
     }

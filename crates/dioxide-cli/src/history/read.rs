@@ -4,14 +4,22 @@ use super::series::Run;
 use crate::interrupt;
 use crate::saved;
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Results in order of time, and the files that are none.
+#[derive(Default)]
 pub struct Found {
     pub runs: Vec<Run>,
+    /// Every file that was read, used or not.
+    pub files: Vec<PathBuf>,
     /// Files of directories that are no result, each with the reason.
     pub skipped: Vec<String>,
+    /// The skipped files that may be results nevertheless: broken, or of a later dioxide.
+    pub broken: usize,
     /// Files with the content of another.
     pub copies: usize,
     /// Older results than the newest ones.
@@ -21,8 +29,7 @@ pub struct Found {
 /// The `newest` results of these files, and of the `*.json` files in these directories. A file of a
 /// directory may be no result, a named one may not.
 pub fn read(paths: &[PathBuf], newest: usize) -> Result<Found> {
-    let (mut runs, mut skipped, mut texts, mut copies) =
-        (Vec::new(), Vec::new(), Vec::<Vec<u8>>::new(), 0);
+    let (mut found, mut runs, mut texts) = (Found::default(), Vec::new(), Vec::<Vec<u8>>::new());
     for path in paths {
         let is_dir = path.is_dir();
         let files = if is_dir { in_dir(path)? } else { vec![path.clone()] };
@@ -30,38 +37,58 @@ pub fn read(paths: &[PathBuf], newest: usize) -> Result<Found> {
             interrupt::check()?;
             let name = file.display().to_string();
             let text = fs::read(&file).with_context(|| name.clone())?;
+            found.files.push(file);
             if texts.contains(&text) {
-                copies += 1;
+                found.copies += 1;
                 continue;
             }
-            let run = saved::parse(&text).and_then(|document| {
-                let date = &document.machine.date;
-                let is_date = humantime::parse_rfc3339(date).is_ok();
-                ensure!(is_date, "its date is not in the form of RFC 3339, in UTC: {date:?}");
-                Ok(Run { file: name.clone(), document })
-            });
-            texts.push(text);
-            match run {
+            match parse(name.clone(), &text) {
                 Ok(run) => runs.push(run),
-                Err(why) if is_dir => skipped.push(format!("{name} {why:#}")),
+                Err(why) if is_dir => {
+                    found.skipped.push(format!("{name} {why:#}"));
+                    found.broken += usize::from(!is_other(&text));
+                }
                 Err(why) => return Err(why.context(name)),
             }
+            texts.push(text);
         }
     }
-    ensure!(!runs.is_empty(), "no result of `bench --json` was found{}", reasons(&skipped));
-    runs.sort_by(|one, other| when(one).cmp(&when(other)));
-    let older = runs.len().saturating_sub(newest);
-    runs.drain(..older);
-    Ok(Found { runs, skipped, copies, older })
+    ensure!(!runs.is_empty(), "no result of `bench --json` was found{}", reasons(&found.skipped));
+    runs.sort_by(|(when, one), (then, other)| (when, &one.file).cmp(&(then, &other.file)));
+    found.older = runs.len().saturating_sub(newest);
+    found.runs = runs.into_iter().skip(found.older).map(|(_, run)| run).collect();
+    Ok(found)
+}
+
+impl Found {
+    /// Whether a path names one of the files that were read, by any name.
+    pub fn has_read(&self, path: &Path) -> bool {
+        let identity = |path: &Path| fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+        let own = identity(path);
+        own.is_some() && self.files.iter().any(|file| identity(file) == own)
+    }
+}
+
+/// A run, with its time.
+fn parse(file: String, text: &[u8]) -> Result<(SystemTime, Run)> {
+    let document = saved::parse(text)?;
+    let date = &document.machine.date;
+    let when = humantime::parse_rfc3339(date)
+        .with_context(|| format!("its date is not in the form of RFC 3339, in UTC: {date:?}"))?;
+    Ok((when, Run { file, document }))
+}
+
+/// Whether a text is a document of another kind, so certainly no result of a bench.
+fn is_other(text: &[u8]) -> bool {
+    let Ok(value) = serde_json::from_slice::<Value>(text) else { return false };
+    match value.get("kind") {
+        Some(kind) => kind != "bench",
+        None => value.get("fio version").is_some() || value.get("results").is_none(),
+    }
 }
 
 fn reasons(skipped: &[String]) -> String {
     if skipped.is_empty() { String::new() } else { format!(": {}", skipped.join("; ")) }
-}
-
-/// Dates in UTC are ordered as texts are.
-fn when(run: &Run) -> (&str, &str) {
-    (&run.document.machine.date, &run.file)
 }
 
 /// In order of their names.
@@ -76,4 +103,20 @@ fn in_dir(dir: &Path) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_or_later_document_may_be_a_result() {
+        for text in ["{\"results\": [", "", "{\"kind\": \"bench\", \"schema_version\": 9}"] {
+            assert!(!is_other(text.as_bytes()), "{text}");
+        }
+        for text in ["{\"kind\": \"probe\", \"results\": []}", "{}", "{\"fio version\": \"fio-3\"}"]
+        {
+            assert!(is_other(text.as_bytes()), "{text}");
+        }
+    }
 }

@@ -32,7 +32,7 @@ fn found(levels: impl Fn(usize) -> Levels, runs: usize) -> Found {
         document.machine.command_line = "dioxide bench append".into();
         Run { file: format!("{nth}.json"), document }
     });
-    Found { runs: runs.collect(), skipped: Vec::new(), copies: 0, older: 0 }
+    Found { runs: runs.collect(), ..Found::default() }
 }
 
 fn history(found: &Found) -> History<'_> {
@@ -115,6 +115,34 @@ fn the_machine_is_not_blamed_on_dioxide() {
 }
 
 #[test]
+fn one_run_on_each_side_is_no_witness() {
+    let slower = |nth| if nth < 12 { 1.0 } else { 0.6 };
+    let mut found = found(
+        |nth| Levels { preallocated: 4000.0 * slower(nth), dioxide: 5000.0 * slower(nth), ..USUAL },
+        24,
+    );
+    for (nth, run) in found.runs.iter_mut().enumerate() {
+        run.document.results.retain(|row| row.key.path != "preallocated" || [3, 20].contains(&nth));
+    }
+    assert_eq!(of_dioxide(&history(&found)).verdict, Verdict::Regression);
+}
+
+/// With eight rows, ten results do not suffice.
+#[test]
+fn the_missing_results_are_counted_for_all_rows() {
+    let mut found = found(|_| USUAL, 7);
+    for run in &mut found.runs {
+        let own = run.document.results.pop().unwrap();
+        for numjobs in 1..=8 {
+            let mut row = own.clone();
+            row.key.numjobs = numjobs;
+            run.document.results.push(row);
+        }
+    }
+    assert!(exit(&history(&found)).ends_with("Measure 5 more"), "{}", exit(&history(&found)));
+}
+
+#[test]
 fn a_slower_machine_beside_its_kernel_path_is_no_change() {
     let slower = |nth| if nth < 12 { 1.0 } else { 0.5 };
     let levels = |nth| Levels {
@@ -169,7 +197,8 @@ fn the_newest_runs_are_what_counts() {
     let found =
         found(|nth| Levels { dioxide: if nth < 12 { 5000.0 } else { 3500.0 }, ..USUAL }, 24);
     let runs = found.runs.into_iter().skip(12).collect();
-    let newest = Found { runs, skipped: vec!["x.json is no JSON".into()], copies: 2, older: 12 };
+    let skipped = vec!["x.json is no JSON".into()];
+    let newest = Found { runs, skipped, copies: 2, older: 12, ..Found::default() };
     let history = history(&newest);
     assert_eq!(exit(&history), "0");
     let text = printed(&history);

@@ -210,10 +210,11 @@ fn summary(history: &History<'_>) -> String {
 pub fn open(history: &History<'_>) -> Option<String> {
     let few = history.count(|it| it.verdict == Verdict::TooFewRuns);
     let fewest = history.series.iter().filter(|it| it.is_current).map(|it| it.series.entries.len());
-    let missing = RUNS_MIN.saturating_sub(fewest.min().unwrap_or(0));
+    let needed = runs_needed(history.count(|_| true));
+    let missing = needed.saturating_sub(fewest.min().unwrap_or(0));
     let few = (few > 0).then(|| {
         format!(
-            "{few} of the rows cannot be judged: with fewer than {RUNS_MIN} like results any \
+            "{few} of the rows cannot be judged: with fewer than {needed} like results any \
              change may be chance. Measure {missing} more."
         )
     });
