@@ -53,7 +53,7 @@ fn a_regression_ends_with_3() {
     expect_code(&output, 3);
     assert_eq!(
         stderr(&output),
-        "dioxide: 2 of 2 rows are slower by more than 10 % since their last change\n"
+        "dioxide: 2 of 2 rows are slower by more than 10 % since a change\n"
     );
     let text = stdout(&output);
     assert_eq!(text.matches("REGRESSION").count(), 2, "{text}");

@@ -14,7 +14,7 @@ pub struct History {
     /// Directories with results of `dioxide bench --json` (`*.json`), or such files.
     #[arg(required = true, value_name = "DIR|RESULT.json")]
     pub paths: Vec<PathBuf>,
-    /// Exit with 3 if a row of the newest result lost more than this when it last changed.
+    /// Exit with 3 if a row of the newest result lost more than this, and still does.
     ///
     /// Exit with 1 if there is none, but such a row cannot be judged.
     #[arg(long, value_name = "PERCENT", value_parser = parse_loss)]

@@ -2,7 +2,9 @@
 //! seeds, so that tests can measure its error rates.
 //!
 //! - A run counts as one value. Its rounds share one placement of the file and one neighbourhood,
-//!   so they are not independent of each other; runs are, more or less.
+//!   so they are not independent of each other.
+//! - Runs are taken as independent: without a change, every order of them is as probable. A machine
+//!   with phases of many runs breaks this, and its phases show as change points.
 //! - A segment is split where the ranks of its sides differ most: the maximally selected rank
 //!   statistic (Pettitt, Applied Statistics 28, 1979). A change that was taken back hides from a
 //!   single split. So a second statistic takes the best inner part, as circular binary segmentation
@@ -13,8 +15,10 @@
 //! - The parts of a split are tested again, until none splits (binary segmentation). So does
 //!   E-divisive (Matteson and James, JASA 109, 2014), which MongoDB and Hunter use on benchmarks.
 //!   It measures Euclidean distances, which give an outlier more weight than ranks do.
-//! - Ranks do not know by how much values differ. So a change point moves to the place with the
-//!   least distances of all values from the medians of their sides.
+//! - When a change point was found, other changes were still in its segment. And ranks prefer sides
+//!   of equal length. So it moves to the place between its neighbours with the least distances of
+//!   all values from the medians of their sides. No distance counts more than the size of the
+//!   change, so outliers do not attract it.
 //! - All segments of a generation are corrected together (Benjamini and Hochberg). Without a
 //!   change, only the first generation exists, so a finding in any series has the probability
 //!   [`CHANCE_MAX`].
@@ -25,6 +29,7 @@ use super::splits::{Ranks, SEGMENT_MIN};
 use crate::bench::ratio::median;
 use crate::compare::judge::{CHANCE_MAX, adjusted};
 use crate::compare::mann_whitney::p_value_min;
+use crate::interrupt::Interrupted;
 use fastrand::Rng;
 use std::ops::Range;
 
@@ -35,6 +40,8 @@ pub const RUNS_MIN: usize = 10;
 const DRAWS_MAX: u32 = 9999;
 /// The draws end when so many were as good.
 const HITS_MAX: u32 = 20;
+/// No p is smaller.
+const P_DRAWN_MIN: f64 = 1.0 / (DRAWS_MAX + 1) as f64 / WEIGHT_SPLIT;
 /// The parts of the permitted error for a single split, and for an inner part.
 const WEIGHT_SPLIT: f64 = 0.8;
 const WEIGHT_INNER: f64 = 0.2;
@@ -50,8 +57,11 @@ pub struct ChangePoint {
     pub p_adjusted: f64,
 }
 
-/// The change points of each series, in order.
-pub fn find(series: &[Vec<f64>]) -> Vec<Vec<ChangePoint>> {
+/// The change points of each series, in order. `check` may end the search.
+pub fn find(
+    series: &[Vec<f64>],
+    check: impl Fn() -> Result<(), Interrupted>,
+) -> Result<Vec<Vec<ChangePoint>>, Interrupted> {
     let mut found: Vec<Vec<ChangePoint>> = vec![Vec::new(); series.len()];
     let mut open: Vec<(usize, Range<usize>)> =
         series.iter().enumerate().map(|(nth, values)| (nth, 0..values.len())).collect();
@@ -60,8 +70,11 @@ pub fn find(series: &[Vec<f64>]) -> Vec<Vec<ChangePoint>> {
         if open.is_empty() {
             break;
         }
-        let splits = open.iter().map(|(nth, segment)| split(&series[*nth][segment.clone()]));
-        let splits: Vec<Split> = splits.collect();
+        let splits = open.iter().map(|(nth, segment)| {
+            check()?;
+            Ok(split(&series[*nth][segment.clone()]))
+        });
+        let splits: Vec<Split> = splits.collect::<Result<_, _>>()?;
         let p: Vec<f64> = splits.iter().map(|split| split.p).collect();
         let mut next = Vec::new();
         for (((nth, segment), split), p_adjusted) in open.iter().zip(splits).zip(adjusted(&p)) {
@@ -83,20 +96,25 @@ pub fn find(series: &[Vec<f64>]) -> Vec<Vec<ChangePoint>> {
         points.sort_by_key(|point| point.at);
         refine(points, values);
     }
-    found
+    Ok(found)
 }
 
-/// The runs that each of so many series needs, for a change in one of them.
-pub fn runs_needed(series: usize) -> usize {
-    let is_enough = |runs: &usize| p_min(*runs) * (series.max(1) as f64) < CHANCE_MAX;
-    (2 * SEGMENT_MIN..).find(is_enough).unwrap_or(usize::MAX)
+/// The runs that each of so many series needs, for a change in one of them. None if no number
+/// suffices: too few random orders are drawn for so many series.
+pub fn runs_needed(series: usize) -> Option<usize> {
+    let is_enough = |p: f64| p * (series.max(1) as f64) < CHANCE_MAX;
+    if !is_enough(P_DRAWN_MIN) {
+        return None;
+    }
+    (2 * SEGMENT_MIN..).find(|runs| is_enough(p_min(*runs)))
 }
 
 /// The smallest possible p of so many runs: all values of one half are above the other. With an odd
 /// number, two splits are as good.
 fn p_min(runs: usize) -> f64 {
     let splits = 1 + runs % 2;
-    splits as f64 * p_value_min(runs / 2, runs - runs / 2) / WEIGHT_SPLIT
+    let exact = splits as f64 * p_value_min(runs / 2, runs - runs / 2) / WEIGHT_SPLIT;
+    exact.max(P_DRAWN_MIN)
 }
 
 /// The best split of a segment, with one or two change points.
@@ -139,23 +157,32 @@ fn p_value(values: &[f64], seen: f64, deviation: impl Fn(&Ranks) -> f64) -> f64 
     f64::from(hits + 1) / f64::from(DRAWS_MAX + 1)
 }
 
-/// Moves each change point to the best place between its neighbours: when it was found, other
-/// changes were still in its segment.
+/// Moves each change point to the best place between its neighbours.
 fn refine(points: &mut [ChangePoint], values: &[f64]) {
     for nth in 0..points.len() {
         let from = nth.checked_sub(1).map_or(0, |before| points[before].at);
         let to = points.get(nth + 1).map_or(values.len(), |next| next.at);
+        let size = middle(&values[from..points[nth].at]) - middle(&values[points[nth].at..to]);
         let places = from + SEGMENT_MIN..=to.saturating_sub(SEGMENT_MIN);
-        let cost = |at: &usize| distance(&values[from..*at]) + distance(&values[*at..to]);
-        let best = places.min_by(|one, other| cost(one).total_cmp(&cost(other)));
+        let cost = |at: &usize| {
+            [&values[from..*at], &values[*at..to]]
+                .map(|side| distance(side, size.abs()))
+                .iter()
+                .sum()
+        };
+        let best = places.min_by(|one, other| f64::total_cmp(&cost(one), &cost(other)));
         points[nth].at = best.unwrap_or(points[nth].at);
     }
 }
 
-/// The sum of distances from the median.
-fn distance(values: &[f64]) -> f64 {
-    let middle = median(values.to_vec()).unwrap_or_default();
-    values.iter().map(|value| (value - middle).abs()).sum()
+fn middle(values: &[f64]) -> f64 {
+    median(values.to_vec()).unwrap_or_default()
+}
+
+/// The sum of distances from the median, each at most `most`.
+fn distance(values: &[f64], most: f64) -> f64 {
+    let middle = middle(values);
+    values.iter().map(|value| (value - middle).abs().min(most)).sum()
 }
 
 #[cfg(test)]
@@ -173,8 +200,12 @@ mod tests {
         points.iter().map(|point| point.at).collect()
     }
 
+    fn found(series: &[Vec<f64>]) -> Vec<Vec<ChangePoint>> {
+        find(series, || Ok(())).unwrap()
+    }
+
     fn of_one(values: Vec<f64>) -> Vec<usize> {
-        at(&find(&[values])[0])
+        at(&found(&[values])[0])
     }
 
     /// Levels with their lengths, and their change points.
@@ -207,8 +238,8 @@ mod tests {
             let mut rng = Rng::with_seed(seed);
             let mut series: Vec<_> = (0..7).map(|_| noisy(&mut rng, &[(5.0, 24)], 0.05)).collect();
             series.push(noisy(&mut rng, &[(5.0, 14), (4.3, 10)], 0.05));
-            let found = find(&series).pop().unwrap();
-            hits += usize::from(found.iter().any(|point| point.at.abs_diff(14) <= 1));
+            let points = found(&series).pop().unwrap();
+            hits += usize::from(points.iter().any(|point| point.at.abs_diff(14) <= 1));
         }
         assert!(hits >= 45, "{hits} of 50");
     }
@@ -219,7 +250,7 @@ mod tests {
         let alarms = (0..300).filter(|seed| {
             let mut rng = Rng::with_seed(1000 + seed);
             let series: Vec<_> = (0..6).map(|_| noisy(&mut rng, &[(5.0, 20)], 0.1)).collect();
-            find(&series).iter().any(|points| !points.is_empty())
+            found(&series).iter().any(|points| !points.is_empty())
         });
         // At most 9 are expected, and 5 were found. 18 or more have a probability of 0.5 %.
         let alarms = alarms.count();
@@ -238,13 +269,34 @@ mod tests {
     }
 
     #[test]
+    fn outliers_do_not_move_a_change_point() {
+        let first = [vec![5.0; 10], vec![4.75; 8], vec![0.6, 0.5]].concat();
+        assert_eq!(of_one(first), [10]);
+        let second = [vec![5.0; 12], vec![4.75; 6], vec![0.55, 0.6, 0.5]].concat();
+        assert_eq!(of_one(second), [12]);
+    }
+
+    /// The drawn p has a floor, so more runs do not help.
+    #[test]
+    fn too_many_series_cannot_be_judged() {
+        let most = (1..10_000).take_while(|series| runs_needed(*series).is_some()).last().unwrap();
+        assert!((200..300).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn a_search_can_be_ended() {
+        let ended = find(&[vec![5.0; 20]], || Err(Interrupted { signal: 2 }));
+        assert_eq!(ended.unwrap_err().signal, 2);
+    }
+
+    #[test]
     fn equal_values_have_none() {
         assert_eq!(of_one(vec![5.0; 40]), [0; 0]);
     }
 
     #[test]
     fn so_many_runs_are_needed() {
-        assert_eq!([1, 2, 8, 40].map(runs_needed), [RUNS_MIN, 10, 12, 14]);
+        assert_eq!([1, 2, 8, 40].map(runs_needed), [RUNS_MIN, 10, 12, 14].map(Some));
         let step = |runs: usize| {
             (0..runs).map(|nth| if nth < runs / 2 { 5.0 } else { 4.0 } + nth as f64 / 1e3).collect()
         };
@@ -253,6 +305,6 @@ mod tests {
         let flat = |nth: usize| (0..12).map(|run| ((run * 7 + nth) % 12) as f64).collect();
         let mut series: Vec<Vec<f64>> = (1..8).map(flat).collect();
         series.push(step(12));
-        assert_eq!(at(&find(&series)[7]), [6], "of eight series");
+        assert_eq!(at(&found(&series)[7]), [6], "of eight series");
     }
 }

@@ -136,7 +136,7 @@ fn of_row<'a>(it: &'a Judged<'a>) -> OfRow<'a> {
     OfRow {
         key: it.series.key(),
         place: it.series.place,
-        is_current: it.is_current,
+        is_current: it.is_current(),
         verdict: it.verdict,
         basis: it.series.basis,
         runs: entries.iter().map(|entry| entry.run).collect(),

@@ -1,7 +1,7 @@
 //! Judges the change points of every series. Pure, so that tests can measure its error rates.
 
 use super::change_points::{self, ChangePoint, RUNS_MIN};
-use super::series::{Entry, Series, Sorted};
+use super::series::{Entry, Series, Sorted, Standing};
 use super::splits::SEGMENT_MIN;
 use crate::bench::work::is_dioxide;
 use crate::compare::change::Change;
@@ -9,6 +9,7 @@ use crate::compare::judge::{
     Basis, CHANCE_MAX, KERNEL, Rules, Witness, explained_share, is_beside,
 };
 use crate::compare::mann_whitney::p_value_min;
+use crate::interrupt::Interrupted;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::ops::Range;
@@ -45,13 +46,19 @@ pub struct Judged<'a> {
     pub series: Series<'a>,
     /// In order of time.
     pub steps: Vec<Step<'a>>,
-    /// Whether a regression counts: it is judged, and has the newest run of all.
-    pub is_current: bool,
-    /// Of its last change point.
+    /// Whether a regression may be dioxide's.
+    pub is_judged: bool,
+    pub standing: Standing,
+    /// Of the last regression that still stands, otherwise of the last change point.
     pub verdict: Verdict,
 }
 
 impl Judged<'_> {
+    /// Whether a regression counts.
+    pub fn is_current(&self) -> bool {
+        self.is_judged && self.standing == Standing::Current
+    }
+
     /// The entries since the last change point.
     pub fn newest_segment(&self) -> &[Entry<'_>] {
         &self.series.entries[self.steps.last().map_or(0, |step| step.at)..]
@@ -59,13 +66,17 @@ impl Judged<'_> {
 }
 
 /// Paths with dioxide and paths without are corrected apart: only the first are judged.
-pub fn judge(sorted: Sorted<'_>, newest: usize, rules: Rules) -> Vec<Judged<'_>> {
+pub fn judge(
+    sorted: Sorted<'_>,
+    rules: Rules,
+    check: impl Fn() -> Result<(), Interrupted>,
+) -> Result<Vec<Judged<'_>>, Interrupted> {
     let mut found: Vec<Vec<ChangePoint>> = sorted.series.iter().map(|_| Vec::new()).collect();
     for is_judged in [true, false] {
         let chosen = |nth: &usize| sorted.series[*nth].is_judged(rules.by) == is_judged;
         let chosen: Vec<usize> = (0..sorted.series.len()).filter(chosen).collect();
         let values: Vec<_> = chosen.iter().map(|nth| sorted.series[*nth].values()).collect();
-        for (nth, points) in chosen.into_iter().zip(change_points::find(&values)) {
+        for (nth, points) in chosen.into_iter().zip(change_points::find(&values, &check)?) {
             found[nth] = points;
         }
     }
@@ -75,9 +86,13 @@ pub fn judge(sorted: Sorted<'_>, newest: usize, rules: Rules) -> Vec<Judged<'_>>
         .zip(found)
         .map(|(series, points)| steps(series, &points, &sorted.series, rules))
         .collect();
-    let judged = sorted.series.into_iter().zip(steps).map(|(series, steps)| Judged {
-        is_current: series.is_judged(rules.by) && series.newest() == newest,
+    let standings: Vec<_> = sorted.series.iter().map(|series| sorted.standing(series)).collect();
+    let judged = sorted.series.into_iter().zip(steps).zip(standings);
+    let judged = judged.map(|((series, steps), standing)| Judged {
+        is_judged: series.is_judged(rules.by),
+        standing,
         verdict: match steps.last() {
+            Some(_) if regression_stands(&steps, rules) => Verdict::Regression,
             Some(step) => step.verdict,
             None if series.entries.len() < RUNS_MIN => Verdict::TooFewRuns,
             None => Verdict::NoChange,
@@ -85,7 +100,18 @@ pub fn judge(sorted: Sorted<'_>, newest: usize, rules: Rules) -> Vec<Judged<'_>>
         series,
         steps,
     });
-    judged.collect()
+    Ok(judged.collect())
+}
+
+/// Whether a regression was not taken back: with all later changes of its own, the row is still
+/// slower by more than the limit. Changes of the machine do not count.
+fn regression_stands(steps: &[Step<'_>], rules: Rules) -> bool {
+    let Some(limit) = rules.limit_percent else { return false };
+    let mut ratio = 1.0;
+    steps.iter().rev().filter(|step| step.verdict != Verdict::Machine).any(|step| {
+        ratio *= step.change.ratio;
+        step.verdict == Verdict::Regression && ratio < 1.0 - limit / 100.0
+    })
 }
 
 fn steps<'a>(
@@ -94,16 +120,23 @@ fn steps<'a>(
     all: &[Series<'a>],
     rules: Rules,
 ) -> Vec<Step<'a>> {
-    let ends = points.iter().map(|point| point.at).chain([series.entries.len()]);
-    let ends: Vec<usize> = ends.collect();
+    let change = |sides: &[Range<usize>; 2], figure: fn(&Entry<'_>) -> f64| {
+        let [before, after] = sides.clone().map(|side| figures(&series.entries[side], figure));
+        Change::of(&before, &after)
+    };
+    // The order of the runs changed beyond chance, but a size on both sides of 1 is no direction.
+    let mut points = points.to_vec();
+    let is_open = |(nth, _): &(usize, &ChangePoint), points: &[ChangePoint]| {
+        let change = change(&sides(points, *nth, series.entries.len()), |entry| entry.value);
+        change.is_none_or(|it| !it.is_loss() && !it.is_gain())
+    };
+    while let Some((open, _)) = points.iter().enumerate().find(|it| is_open(it, &points)) {
+        points.remove(open);
+    }
     let step = |(nth, point): (usize, &ChangePoint)| {
-        let from = nth.checked_sub(1).map_or(0, |before| ends[before]);
-        let sides = [from..point.at, point.at..ends[nth + 1]];
-        let of = |figure: fn(&Entry<'_>) -> f64| {
-            let [before, after] = sides.clone().map(|side| figures(&series.entries[side], figure));
-            Change::of(&before, &after)
-        };
-        let (change, iops) = (of(|entry| entry.value)?, of(|entry| entry.iops)?);
+        let sides = sides(&points, nth, series.entries.len());
+        let (change, iops) =
+            (change(&sides, |entry| entry.value)?, change(&sides, |entry| entry.iops)?);
         let is_judged = series.is_judged(rules.by);
         let witness = witness(series, &iops, &sides, all).filter(|_| is_judged && is_ratio(rules));
         let is_regression = rules.limit_percent.is_some_and(|limit| change.loses_more_than(limit));
@@ -116,6 +149,13 @@ fn steps<'a>(
         Some(Step { at: point.at, change, iops, p_adjusted: point.p_adjusted, verdict, witness })
     };
     points.iter().enumerate().filter_map(step).collect()
+}
+
+/// The segments before and after a change point.
+fn sides(points: &[ChangePoint], nth: usize, runs: usize) -> [Range<usize>; 2] {
+    let from = nth.checked_sub(1).map_or(0, |before| points[before].at);
+    let to = points.get(nth + 1).map_or(runs, |next| next.at);
+    [from..points[nth].at, points[nth].at..to]
 }
 
 fn is_ratio(rules: Rules) -> bool {

@@ -14,6 +14,7 @@ use crate::exit::Regression;
 use crate::interrupt;
 use crate::output;
 use crate::report::html;
+use crate::saved::Row;
 use crate::terminal::Terminal;
 use anyhow::{Result, bail, ensure};
 use judge::{Judged, Verdict};
@@ -28,20 +29,27 @@ pub struct History<'a> {
     pub places: Vec<String>,
     /// Differences of settings on one machine and device.
     pub unlike: Vec<String>,
+    /// Rows without a figure.
     pub stuck: usize,
+    /// Those of the newest result of their work that would be judged.
+    pub stuck_now: usize,
     /// At least one.
     pub series: Vec<Judged<'a>>,
 }
 
 impl<'a> History<'a> {
-    /// None if no row has a figure.
-    pub fn new(found: &'a Found, rules: Rules) -> Option<Self> {
-        let runs = &found.runs;
-        let sorted = series::sort(runs, rules.by);
+    /// An error if no row has a figure, or on Ctrl-C.
+    pub fn new(found: &'a Found, rules: Rules) -> Result<Self> {
+        let sorted = series::sort(&found.runs, rules.by);
+        ensure!(!sorted.series.is_empty(), "nothing was done in any of the results");
         let places = text::places(&sorted);
-        let (unlike, stuck) = (sorted.unlike.clone(), sorted.stuck);
-        let series = judge::judge(sorted, runs.len() - 1, rules);
-        (!series.is_empty()).then_some(Self { found, rules, places, unlike, stuck, series })
+        let is_now = |(run, row): &&(usize, &Row)| {
+            series::is_judged(&row.key, rules.by) && sorted.is_newest(*run, row)
+        };
+        let (stuck, stuck_now) = (sorted.stuck.len(), sorted.stuck.iter().filter(is_now).count());
+        let unlike = sorted.unlike.clone();
+        let series = judge::judge(sorted, rules, interrupt::check)?;
+        Ok(Self { found, rules, places, unlike, stuck, stuck_now, series })
     }
 
     pub fn run(&self, index: usize) -> &'a Run {
@@ -54,7 +62,7 @@ impl<'a> History<'a> {
 
     /// Of the series that count.
     pub fn count(&self, is_counted: impl Fn(&Judged<'_>) -> bool) -> usize {
-        self.series.iter().filter(|it| it.is_current && is_counted(it)).count()
+        self.series.iter().filter(|it| it.is_current() && is_counted(it)).count()
     }
 }
 
@@ -68,9 +76,7 @@ pub fn run(args: args::History) -> Result<()> {
     }
     interrupt::check()?;
     let rules = Rules { by: args.by, limit_percent: args.fail_on_regression };
-    let Some(history) = History::new(&found, rules) else {
-        bail!("nothing was done in any of the results")
-    };
+    let history = History::new(&found, rules)?;
     let document = document::document(&history);
     let texts = output::texts(&args.output, &document, || html::history::page(&history))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);
@@ -85,14 +91,14 @@ fn conclude(history: &History<'_>) -> Result<()> {
     let regressions = history.count(|it| it.verdict == Verdict::Regression);
     if regressions > 0 {
         return Err(Regression(format!(
-            "{regressions} of {judged} rows are slower by more than {limit} % since their last \
-             change"
+            "{regressions} of {judged} rows are slower by more than {limit} % since a change"
         ))
         .into());
     }
     let broken = history.found.broken;
     ensure!(broken == 0, "{broken} of the skipped files may be results: broken, or of a later one");
-    if let Some(why) = text::open(history).or_else(|| text::blind(history)) {
+    let gaps = [text::missing(history), text::stuck(history), text::open(history)];
+    if let Some(why) = gaps.into_iter().flatten().next().or_else(|| text::blind(history)) {
         bail!("{}", why.trim_end_matches('.'));
     }
     ensure!(judged > 0, "no row of the newest result is judged, so nothing is known; see --by ops");

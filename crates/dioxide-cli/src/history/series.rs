@@ -6,7 +6,7 @@ use crate::bench::work::is_dioxide;
 use crate::compare::judge::Basis;
 use crate::compare::unlike;
 use crate::meter::machine::Machine;
-use crate::saved::{Document, Key, Row};
+use crate::saved::{Document, Key, Row, Work};
 
 /// A saved result.
 pub struct Run {
@@ -54,15 +54,25 @@ impl<'a> Series<'a> {
         self.entries.iter().map(|entry| entry.value).collect()
     }
 
-    /// Whether a regression may be dioxide's.
     pub fn is_judged(&self, by: By) -> bool {
-        by == By::Ops || is_dioxide(&self.key().path)
+        is_judged(self.key(), by)
     }
 
     /// The index of its newest run.
     pub fn newest(&self) -> usize {
         self.entries[self.entries.len() - 1].run
     }
+}
+
+/// How a series stands to the newest run of its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has that run.
+    Current,
+    /// It has the run before, on the same place.
+    Missing,
+    /// It ended earlier, or on another place.
+    Ended,
 }
 
 /// All runs in series.
@@ -73,35 +83,80 @@ pub struct Sorted<'a> {
     pub series: Vec<Series<'a>>,
     /// Why rows of one place and key are in several series, in words, each once.
     pub unlike: Vec<String>,
-    /// Rows that are in no series, as one of their figures is zero.
-    pub stuck: usize,
+    /// Rows that are in no series, as one of their figures is zero, each with its run.
+    pub stuck: Vec<(usize, &'a Row)>,
+    /// In order of time.
+    sessions: Vec<Session<'a>>,
+}
+
+/// The rows of one work in one run.
+#[derive(PartialEq)]
+struct Session<'a> {
+    run: usize,
+    place: usize,
+    work: &'a Work,
+}
+
+/// Whether a regression may be dioxide's.
+pub fn is_judged(key: &Key, by: By) -> bool {
+    by == By::Ops || is_dioxide(&key.path)
 }
 
 /// `runs` are in order of time.
 pub fn sort(runs: &[Run], by: By) -> Sorted<'_> {
-    let mut sorted =
-        Sorted { places: Vec::new(), series: Vec::new(), unlike: Vec::new(), stuck: 0 };
+    let mut sorted = Sorted {
+        places: Vec::new(),
+        series: Vec::new(),
+        unlike: Vec::new(),
+        stuck: Vec::new(),
+        sessions: Vec::new(),
+    };
     for (run, Run { document, .. }) in runs.iter().enumerate() {
         let place = sorted.place(&document.machine);
         for row in &document.results {
+            let session = Session { run, place, work: &row.key.work };
+            if !sorted.sessions.contains(&session) {
+                sorted.sessions.push(session);
+            }
             sorted.add(place, run, row, by);
         }
     }
-    let mut works = Vec::new();
-    for series in &sorted.series {
-        let work = (series.place, &series.key().work);
-        if !works.contains(&work) {
-            works.push(work);
-        }
-    }
-    let nth = |series: &Series<'_>| {
-        works.iter().position(|work| *work == (series.place, &series.key().work))
+    let sessions = &sorted.sessions;
+    let first = |series: &Series<'_>| {
+        let is_its = |it: &Session<'_>| it.place == series.place && *it.work == series.key().work;
+        sessions.iter().position(is_its)
     };
-    sorted.series.sort_by_key(|series| (series.place, nth(series)));
+    sorted.series.sort_by_key(|series| (series.place, first(series)));
     sorted
 }
 
 impl<'a> Sorted<'a> {
+    /// The newest run of this work, and its place.
+    fn newest(&self, work: &Work) -> Option<&Session<'a>> {
+        self.sessions.iter().rev().find(|it| it.work == work)
+    }
+
+    /// Whether a row belongs to the newest run of its work.
+    pub fn is_newest(&self, run: usize, row: &Row) -> bool {
+        self.newest(&row.key.work).is_some_and(|newest| newest.run == run)
+    }
+
+    pub fn standing(&self, series: &Series<'_>) -> Standing {
+        let work = &series.key().work;
+        let newest = self.newest(work).map(|it| (it.run, it.place));
+        let its = self.sessions.iter().rev().filter(|it| it.work == work);
+        // Of the same place as the newest one.
+        let mut its = its.filter(|it| newest.is_some_and(|(_, place)| it.place == place));
+        let is_of = |session: Option<&Session<'_>>| {
+            session.is_some_and(|it| it.place == series.place && it.run == series.newest())
+        };
+        match () {
+            () if is_of(its.next()) => Standing::Current,
+            () if is_of(its.next()) => Standing::Missing,
+            () => Standing::Ended,
+        }
+    }
+
     /// The place like this one, or a new one.
     fn place(&mut self, machine: &'a Machine) -> usize {
         let is_like = |place: &&Machine| unlike::of_places(place, machine).is_empty();
@@ -111,14 +166,15 @@ impl<'a> Sorted<'a> {
         })
     }
 
-    /// Adds a row to the series whose newest row is like it, or to a new one.
+    /// Adds a row to the series whose rows are all like it, or to a new one. Sizes that differ a
+    /// little more each time would make a chain otherwise.
     fn add(&mut self, place: usize, run: usize, row: &'a Row, by: By) {
         let basis = match (by, &row.rounds_ratio_to_kernel) {
             (By::Ratio, Some(_)) if is_dioxide(&row.key.path) => Basis::RatioToKernel,
             _ => Basis::Iops,
         };
         let Some(entry) = entry(run, row, basis) else {
-            self.stuck += 1;
+            self.stuck.push((run, row));
             return;
         };
         let mut nearest: Option<Vec<String>> = None;
@@ -126,8 +182,8 @@ impl<'a> Sorted<'a> {
             if series.place != place || series.key() != &row.key {
                 continue;
             }
-            let newest = series.entries[series.entries.len() - 1].row;
-            let mut serious = unlike::of_terms(newest, row).serious;
+            let serious = series.entries.iter().map(|it| unlike::of_terms(it.row, row).serious);
+            let mut serious = serious.max_by_key(Vec::len).unwrap_or_default();
             if series.basis != basis {
                 serious.push("a kernel path beside it: in some only".into());
             }
@@ -212,7 +268,37 @@ mod tests {
     fn a_rate_of_zero_is_in_no_series() {
         let sorted = [run(|it| it.results[0].rounds_iops = vec![0.0, 0.0, 9.0])];
         let sorted = sort(&sorted, By::Ratio);
-        assert_eq!((lengths(&sorted), sorted.stuck), (vec![1], 1));
+        assert_eq!((lengths(&sorted), sorted.stuck.len()), (vec![1], 1));
+        assert!(sorted.is_newest(0, sorted.stuck[0].1));
+    }
+
+    /// Each size is like the one before, and the last is not like the first.
+    #[test]
+    fn settings_that_creep_are_no_chain() {
+        let sizes = [1.0, 1.08, 1.16, 1.24].map(|factor| (f64::from(16 << 20) * factor) as u64);
+        let runs = sizes.map(|size| run(|it| it.results[1].asked.size_bytes = size));
+        let sorted = sort(&runs, By::Ratio);
+        let dioxide = sorted.series.iter().filter(|it| it.key().path == "dioxide");
+        assert_eq!(dioxide.map(|it| it.entries.len()).collect::<Vec<_>>(), [2, 2]);
+    }
+
+    #[test]
+    fn a_row_is_current_missing_or_ended() {
+        let without = |it: &mut Document| it.results.truncate(1);
+        let other_work = |it: &mut Document| {
+            it.results.iter_mut().for_each(|row| row.key.work.scenario = "random".into());
+        };
+        let other_place = |it: &mut Document| it.machine.kernel_release = "6.19".into();
+        let standing = |runs: &[Run]| {
+            let sorted = sort(runs, By::Ratio);
+            let first = sorted.series.iter().find(|it| it.key().path == "dioxide").unwrap();
+            sorted.standing(first)
+        };
+        assert_eq!(standing(&[run(|_| ())]), Standing::Current);
+        assert_eq!(standing(&[run(|_| ()), run(other_work)]), Standing::Current);
+        assert_eq!(standing(&[run(|_| ()), run(without)]), Standing::Missing);
+        assert_eq!(standing(&[run(|_| ()), run(without), run(without)]), Standing::Ended);
+        assert_eq!(standing(&[run(|_| ()), run(other_place)]), Standing::Ended);
     }
 
     #[test]

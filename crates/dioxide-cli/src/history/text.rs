@@ -4,7 +4,7 @@
 use super::History;
 use super::change_points::{RUNS_MIN, runs_needed};
 use super::judge::{Judged, Step, Verdict};
-use super::series::{Run, Sorted};
+use super::series::{Run, Sorted, Standing};
 use crate::bench::ratio::median;
 use crate::compare::change::Change;
 use crate::compare::judge::{Basis, CHANCE_MAX};
@@ -173,6 +173,8 @@ pub fn sentences(history: &History<'_>) -> Vec<String> {
 pub fn summaries(history: &History<'_>) -> Vec<String> {
     let all = [
         Some(summary(history)),
+        missing(history),
+        stuck(history),
         open(history),
         blind(history),
         ended(history),
@@ -196,7 +198,7 @@ fn summary(history: &History<'_>) -> String {
         .map(|limit| format!("{} slower by more than {limit} %, ", count(Verdict::Regression)));
     let otherwise = if regressions.is_some() { "otherwise slower" } else { "slower" };
     format!(
-        "Rows judged: {judged}, by their last change: {}{} {otherwise}, {} faster, {} with the \
+        "Rows judged: {judged}, by their last change that stands: {}{} {otherwise}, {} faster, {} with the \
          machine, {} without a change.",
         regressions.unwrap_or_default(),
         count(Verdict::Slower),
@@ -209,9 +211,11 @@ fn summary(history: &History<'_>) -> String {
 /// Rows of the newest result without a verdict.
 pub fn open(history: &History<'_>) -> Option<String> {
     let few = history.count(|it| it.verdict == Verdict::TooFewRuns);
-    let fewest = history.series.iter().filter(|it| it.is_current).map(|it| it.series.entries.len());
-    let needed = runs_needed(history.count(|_| true));
-    let missing = needed.saturating_sub(fewest.min().unwrap_or(0));
+    let current = history.series.iter().filter(|it| it.is_current());
+    let fewest = current.map(|it| it.series.entries.len()).min().unwrap_or(0);
+    // Without an answer, the first number of results that is tested at all.
+    let needed = runs_needed(history.count(|_| true)).unwrap_or(RUNS_MIN);
+    let missing = needed.saturating_sub(fewest);
     let few = (few > 0).then(|| {
         format!(
             "{few} of the rows cannot be judged: with fewer than {needed} like results any \
@@ -234,25 +238,55 @@ pub fn blind(history: &History<'_>) -> Option<String> {
         let judged = history.series.iter().filter(move |it| it.series.is_judged(by));
         judged.filter(|it| it.series.entries.len() >= RUNS_MIN)
     };
-    let needed = runs_needed(tested().count());
-    let blind = tested().filter(|it| it.is_current && it.series.entries.len() < needed).count();
+    let rows = tested().count();
+    let Some(needed) = runs_needed(rows) else {
+        return Some(format!(
+            "A change of one row alone could be chance among {rows} rows (limit {CHANCE_MAX}), so \
+             it is not shown. Give fewer results at once."
+        ));
+    };
+    let blind = tested().filter(|it| it.is_current() && it.series.entries.len() < needed).count();
     (blind > 0).then(|| {
         format!(
             "{blind} of the rows have fewer than {needed} results. A change of one of them alone \
-             could be chance among {} rows (limit {CHANCE_MAX}), so it is not shown.",
-            tested().count()
+             could be chance among {rows} rows (limit {CHANCE_MAX}), so it is not shown."
         )
     })
 }
 
-/// Rows that the newest result does not have.
-fn ended(history: &History<'_>) -> Option<String> {
-    let by = history.rules.by;
-    let judged = history.series.iter().filter(|it| it.series.is_judged(by) && !it.is_current);
-    let count = judged.count();
+/// Rows that the newest result of their work should have.
+pub fn missing(history: &History<'_>) -> Option<String> {
+    let count = standing(history, Standing::Missing);
     (count > 0).then(|| {
-        format!("Not in the newest result: {count} of the rows. They do not change the exit code.")
+        format!("{count} of the rows cannot be judged: the newest result does not have them.")
     })
+}
+
+/// Rows that the newest result of their work has without a figure.
+pub fn stuck(history: &History<'_>) -> Option<String> {
+    let count = history.stuck_now;
+    (count > 0).then(|| {
+        format!(
+            "{count} of the rows cannot be judged: they did nothing in most rounds of the newest \
+             result."
+        )
+    })
+}
+
+/// Rows of earlier results only.
+fn ended(history: &History<'_>) -> Option<String> {
+    let count = standing(history, Standing::Ended);
+    (count > 0).then(|| {
+        format!(
+            "Only in earlier results, or of other machines: {count} of the rows. They do not \
+             change the exit code."
+        )
+    })
+}
+
+/// The number of judged series that stand so.
+fn standing(history: &History<'_>, standing: Standing) -> usize {
+    history.series.iter().filter(|it| it.is_judged && it.standing == standing).count()
 }
 
 /// Differences that make separate series.
