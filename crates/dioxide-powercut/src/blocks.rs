@@ -1,7 +1,7 @@
 //! The blocks that must survive a power cut of a [`shared`](crate::shared) workload, and their
 //! check.
 
-use crate::check::Loss;
+use crate::check::{Loss, Losses};
 use crate::mark::{Act, Mark};
 use crate::shared::path_of;
 use crate::{BLOCK, SECTOR};
@@ -11,9 +11,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-/// Losses in words: a fault that occurs once mostly occurs often.
-const LOSSES_MAX: usize = 5;
 
 /// The versions of a block at a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,14 +59,13 @@ impl Blocks {
     ///
     /// An error of the check itself. A file that cannot be read is a loss.
     pub fn check(&self, dir: &Path) -> io::Result<Vec<Loss>> {
-        let mut losses = Vec::new();
-        let mut lost = 0;
+        let mut losses = Losses::default();
         for (number, blocks) in &self.files {
             let path = path_of(dir, *number);
             let file = match File::open(&path) {
                 Ok(file) => file,
                 Err(error) => {
-                    losses.push(format!("file {number}: {error}"));
+                    losses.add(|| format!("file {number}: {error}"));
                     continue;
                 }
             };
@@ -80,17 +76,15 @@ impl Blocks {
                     Err(error) => Some(error.to_string()),
                 };
                 if let Some(loss) = loss {
-                    lost += 1;
-                    if losses.len() < LOSSES_MAX {
-                        losses.push(format!("file {number}, block {block}: {loss}"));
-                    }
+                    losses.add(|| format!("file {number}, block {block}: {loss}"));
                 }
             }
         }
-        if lost > losses.len() {
-            losses.push(format!("{lost} blocks in all, of {}", self.kept()));
+        let Losses { first: mut words, count } = losses;
+        if count > words.len() {
+            words.push(format!("{count} losses in all, of {} blocks", self.kept()));
         }
-        Ok(losses)
+        Ok(words)
     }
 }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// A broken promise, in words.
 pub type Loss = String;
 
-/// Losses reported per file: a fault that occurs once mostly occurs often.
+/// Losses in words: a fault that occurs once mostly occurs often.
 const LOSSES_MAX: usize = 5;
 
 /// Recovers file `number` of a workload in `dir`, checks it, and leaves it closed.
@@ -36,18 +36,21 @@ pub fn check(dir: &Path, number: u64, history: &History) -> io::Result<Vec<Loss>
         Ok(end) => check_closed(&path, end, &mut losses)?,
         Err(error) => losses.add(|| error.to_string()),
     }
-    Ok(losses.told.into_iter().map(|loss| format!("file {number}: {loss}")).collect())
+    Ok(losses.first.into_iter().map(|loss| format!("file {number}: {loss}")).collect())
 }
 
+/// The first losses in words, and the number of all.
 #[derive(Default)]
-struct Losses {
-    told: Vec<Loss>,
+pub(crate) struct Losses {
+    pub first: Vec<Loss>,
+    pub count: usize,
 }
 
 impl Losses {
-    fn add(&mut self, loss: impl FnOnce() -> Loss) {
-        if self.told.len() < LOSSES_MAX {
-            self.told.push(loss());
+    pub fn add(&mut self, loss: impl FnOnce() -> Loss) {
+        self.count += 1;
+        if self.first.len() < LOSSES_MAX {
+            self.first.push(loss());
         }
     }
 
@@ -249,7 +252,7 @@ mod tests {
         let history = History::of([Act::WriteAt(NAME, 1024, 512), Act::Durable(NAME, 512)]);
         let mut losses = Losses::default();
         Content::of(&sectors.concat(), &history, &mut losses).check_kept(&history, &mut losses);
-        losses.told
+        losses.first
     }
 
     const HOLE: [u8; SECTOR] = [0; SECTOR];
@@ -279,7 +282,7 @@ mod tests {
         let told = |acts: &[Act], bytes: &[u8]| {
             let mut losses = Losses::default();
             Content::of(bytes, &History::of(acts.iter().copied()), &mut losses);
-            losses.told.join("; ")
+            losses.first.join("; ")
         };
         let mut acts = vec![Act::Append(NAME, 512), Act::Durable(NAME, 512)];
         let bytes = [HOLE, sector(2, 0)].concat();

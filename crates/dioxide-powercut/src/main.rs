@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
+use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::campaign::{self, Finding, Results, Settings, Tally};
 use dioxide_powercut::recording::{Again, Cut, Flushes, Recording};
-use dioxide_powercut::workload::{CONTROLS, ON_REQUEST, WORKLOADS, Workload};
-use dioxide_powercut::{SCENARIOS, workload};
+use dioxide_powercut::workload::{self, WORKLOADS, Workload};
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::Fs;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -95,8 +95,8 @@ fn file_system(name: &str) -> Result<Fs> {
 
 fn workload(name: &str) -> Result<&'static Workload> {
     workload::named(name).with_context(|| {
-        let all = WORKLOADS.iter().chain(CONTROLS).chain(ON_REQUEST).map(|workload| workload.name);
-        format!("no such workload. There are: {}", all.collect::<Vec<_>>().join(", "))
+        let all: Vec<_> = workload::all().map(|workload| workload.name).collect();
+        format!("no such workload. There are: {}", all.join(", "))
     })
 }
 

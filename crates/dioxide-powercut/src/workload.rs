@@ -137,10 +137,14 @@ pub const ON_REQUEST: &[Workload] = &[
     },
 ];
 
-/// The workload of this name.
+/// Every workload.
+pub fn all() -> impl Iterator<Item = &'static Workload> {
+    WORKLOADS.iter().chain(CONTROLS).chain(ON_REQUEST)
+}
+
+/// The workload with this name.
 pub fn named(name: &str) -> Option<&'static Workload> {
-    let all = WORKLOADS.iter().chain(CONTROLS).chain(ON_REQUEST);
-    all.into_iter().find(|workload| workload.name == name)
+    all().find(|workload| workload.name == name)
 }
 
 /// Plays a workload to its end. The arguments: its name, the directory of its files, the path of

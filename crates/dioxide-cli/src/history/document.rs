@@ -56,7 +56,7 @@ struct OfRow<'a> {
     key: &'a Key,
     /// An index of `places`.
     place: usize,
-    /// Whether it has the newest run and is judged, so that its verdict counts.
+    /// Whether it has the newest run of its work and is judged, so that its verdict counts.
     is_current: bool,
     /// Of its last change point.
     verdict: Verdict,

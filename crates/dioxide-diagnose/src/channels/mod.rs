@@ -12,6 +12,10 @@
 //!
 //! A function that is not in the table is [`Kind::Unknown`], whatever its callers: anything else
 //! would be a guess.
+//!
+//! To add a function, find in the kernel source what it waits for. Add a line to the table: the
+//! function, its context, the kind of wait, and its meaning with the place in the source. Functions
+//! of locks (`down_write`, `mutex_lock`) are skipped.
 
 mod table;
 

@@ -89,7 +89,7 @@ mod tests {
     fn told(bytes: &[u8]) -> (u64, String) {
         let mut losses = Losses::default();
         let end = look(bytes, BLOCK as u64, &history(), &mut losses);
-        (end, losses.told.join("; "))
+        (end, losses.first.join("; "))
     }
 
     #[test]
