@@ -14,7 +14,7 @@
 //! - if it waited for a lock of the program that is held during I/O ([`Kind::ProgramLock`]): see
 //!   [`Futexes`].
 //! - if it waited for another thread of the program that writes or syncs
-//!   ([`Kind::ProgramQueue`]): see [`queues`].
+//!   ([`Kind::ProgramQueue`]): see [`is_queue`].
 //! - if it waited for completions (`io_uring_enter`, `io_getevents`) and the device has requests in
 //!   flight for it. There must be at least one per such thread, in addition to those of blocked
 //!   threads. Otherwise workers do the work, and are sampled themselves, or it is not I/O. Counting
@@ -25,7 +25,7 @@
 
 use crate::channels::{self, Does, Kind, Surroundings};
 use crate::evidence::{Call, Evidence, SeenDevice, SeenFile, Sighting};
-use crate::followers::queues;
+use crate::followers::is_queue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -201,7 +201,7 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
         {
             Kind::ProgramLock
         }
-        Some(_) if sighting.ran_lately && futexes.is_queue(&sighting.task) => Kind::ProgramQueue,
+        Some(_) if futexes.is_queue(sighting.queue) => Kind::ProgramQueue,
         Some((function, outer)) => channels::entry(function, Surroundings { outer, call, file })
             .map_or(Kind::Unknown, |entry| entry.kind),
     };
@@ -232,8 +232,8 @@ fn is_of_file(call: &Call) -> bool {
 #[derive(Debug)]
 struct Futexes {
     held_over_io: Vec<u64>,
-    /// The names of threads that wait for others in a flush or write.
-    queues: BTreeSet<String>,
+    /// Whether the waiters of each queue wait for a thread in a flush or write.
+    queues: Vec<bool>,
 }
 
 /// With more threads that write or sync than this on average, nothing excludes them.
@@ -291,12 +291,12 @@ impl Futexes {
         };
         let held_over_io =
             futexes.into_iter().filter(|(_, waiters)| is_held(waiters)).map(|(futex, _)| futex);
-        let queues = queues(evidence).into_iter().map(|queue| queue.task.clone()).collect();
+        let queues = evidence.queues.iter().map(|queue| is_queue(queue, evidence)).collect();
         Self { held_over_io: held_over_io.collect(), queues }
     }
 
-    fn is_queue(&self, task: &str) -> bool {
-        self.queues.contains(task)
+    fn is_queue(&self, queue: Option<usize>) -> bool {
+        queue.is_some_and(|queue| self.queues.get(queue) == Some(&true))
     }
 
     fn is_held_over_io(&self, futex: u64) -> bool {

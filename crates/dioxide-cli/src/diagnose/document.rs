@@ -154,7 +154,7 @@ pub mod examples {
             call: Some(call.clone()),
             channel: channel.map(str::to_owned),
             stack: vec![],
-            ran_lately: false,
+            queue: None,
         };
         let others =
             vec![OtherWay { path: "preallocated".into(), numjobs, iops: vec![80_000.0, 90_000.0] }];

@@ -139,9 +139,10 @@ pub struct Sighting {
     /// The kernel's functions, innermost first, without offsets. Empty where only root may read
     /// them.
     pub stack: Vec<String>,
-    /// Of a wait for a futex or a semaphore: whether the thread ran within the second before.
+    /// Of a wait for a futex or a semaphore: index into [`Evidence::queues`]. None unless the
+    /// thread is a waiter of one, and ran within the second before.
     #[serde(default)]
-    pub ran_lately: bool,
+    pub queue: Option<usize>,
 }
 
 /// A sampled system call.

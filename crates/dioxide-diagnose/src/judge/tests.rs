@@ -90,7 +90,7 @@ pub(super) fn waiting(count: u64, name: &str, channel: &str) -> Sighting {
         call: Some(call(name)),
         channel: Some(channel.into()),
         stack: Vec::new(),
-        ran_lately: false,
+        queue: None,
     }
 }
 
@@ -108,7 +108,7 @@ fn asleep(count: u64, threads: u64, futex: u64, is_lock: Option<bool>) -> Sighti
         call: Some(Call { futex: Some(futex), is_lock, ..Call::named("futex") }),
         channel: Some("futex_do_wait".into()),
         stack: Vec::new(),
-        ran_lately: false,
+        queue: None,
     }
 }
 
@@ -951,7 +951,7 @@ fn throttled_processors_are_named() {
 
 /// A group commit with a condition variable for each thread: fifteen wait, and one flushes.
 fn group_commit() -> Evidence {
-    let waiter = |n: u64| Sighting { ran_lately: true, ..asleep(LOOKS, 1, 0x5000 + 64 * n, None) };
+    let waiter = |n: u64| Sighting { queue: Some(0), ..asleep(LOOKS, 1, 0x5000 + 64 * n, None) };
     let mut evidence = mutex_around_a_flush(None);
     evidence.sightings.splice(..1, (0..15).map(waiter));
     evidence.queues = vec![Queue {
@@ -1049,7 +1049,7 @@ fn threads_that_do_not_wake_with_the_flush_do_not_wait_for_it() {
     assert_eq!(changed(|queue| queue.looks_of_several = LOOKS / 2), Wall::Flush);
     // They have not run for long.
     let mut idle = group_commit();
-    idle.sightings.iter_mut().for_each(|sighting| sighting.ran_lately = false);
+    idle.sightings.iter_mut().for_each(|sighting| sighting.queue = None);
     assert_eq!(main_wall(&idle), Wall::Flush);
 }
 
@@ -1127,7 +1127,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
             call,
             channel,
             stack,
-            ran_lately: count % 2 == 0,
+            queue: (count % 2 == 0).then_some(count as usize % 4),
         });
     let fs = prop_oneof![Just("ext4"), Just("xfs"), Just("btrfs"), Just("device"), Just("é")];
     let file = (
