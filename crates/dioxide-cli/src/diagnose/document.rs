@@ -149,6 +149,7 @@ pub mod examples {
         let sighting = |count, state, channel: Option<&str>| Sighting {
             count,
             threads: numjobs as u64,
+            process: 0,
             task: "job".into(),
             state,
             call: Some(call.clone()),

@@ -83,6 +83,7 @@ pub(super) fn call(name: &str) -> Call {
 
 pub(super) fn waiting(count: u64, name: &str, channel: &str) -> Sighting {
     Sighting {
+        process: 0,
         count,
         threads: 16,
         task: "fio".into(),
@@ -101,6 +102,7 @@ fn within(stack: &[&str], sighting: Sighting) -> Sighting {
 /// A thread that sleeps in a futex.
 fn asleep(count: u64, threads: u64, futex: u64, is_lock: Option<bool>) -> Sighting {
     Sighting {
+        process: 0,
         count,
         threads,
         task: "fio".into(),
@@ -432,6 +434,33 @@ fn a_mutex_around_a_flush_is_the_programs_own_wall() {
         assert!(findings[0].verdict.contains("fdatasync"));
         assert!((findings[0].share - 15.0 / 16.0).abs() < 1e-9);
     }
+}
+
+/// Children of one process have their locks at one address.
+#[test]
+fn locks_of_several_processes_are_found() {
+    let one = mutex_around_a_flush(Some(true));
+    let of = |process| one.sightings.iter().cloned().map(move |sighting| (process, sighting));
+    let mut all = evidence(one.files.clone(), Vec::new());
+    all.sightings =
+        (1..=4).flat_map(of).map(|(process, sighting)| Sighting { process, ..sighting }).collect();
+    let main = &judge(&all)[0];
+    assert_eq!((main.wall, main.share), (Wall::ProgramLock, 15.0 / 16.0));
+    assert!(main.verdict.contains("60.0 threads wait for 4 futexes"), "{}", main.verdict);
+    assert_eq!(main.evidence, ["The futex is at 0x5000."]);
+    // One that they share does not let four of them flush.
+    let mut shared = all.clone();
+    let call = |sighting: &mut Sighting| sighting.call.as_mut().unwrap().is_shared = true;
+    shared.sightings.iter_mut().for_each(call);
+    assert_eq!(main_wall(&shared), Wall::Flush);
+    // But one that lets one thread of each process flush in turn is one lock.
+    for sighting in &mut shared.sightings {
+        sighting.count /= 4;
+        sighting.threads = 1;
+    }
+    let main = &judge(&shared)[0];
+    assert_eq!(main.wall, Wall::ProgramLock);
+    assert!(main.verdict.contains("15.0 threads wait for one futex"), "{}", main.verdict);
 }
 
 #[test]
@@ -1110,6 +1139,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
             is_aligned,
             futex,
             is_lock,
+            is_shared: is_lock.is_none(),
         });
     let sighting = (
         (count(), count()),
@@ -1120,6 +1150,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
         proptest::collection::vec(name(), 0..4),
     )
         .prop_map(|((count, threads), task, state, call, channel, stack)| Sighting {
+            process: count as u32 % 3,
             count,
             threads,
             task: task.into(),

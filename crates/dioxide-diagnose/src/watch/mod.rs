@@ -384,6 +384,7 @@ impl Gathering {
                     }
                 }
                 let place = Place {
+                    process: process.pid,
                     task: name,
                     state: look.state,
                     call,
@@ -552,9 +553,10 @@ fn describe(files: &mut Files, process: &Process, call: RawCall) -> Call {
         About::Descriptor(descriptor) => {
             described.file = files.open(process, descriptor).map(|open| open.file);
         }
-        About::Futex { address, is_lock } => {
+        About::Futex { address, is_lock, is_shared } => {
             described.futex = Some(address);
             described.is_lock = Some(is_lock);
+            described.is_shared = is_shared;
         }
         About::Transfer(transfer) => place(&mut described, transfer, files, process),
     }

@@ -21,6 +21,7 @@ pub type Tid = (u32, u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
+    pub process: u32,
     /// The thread's own name.
     pub task: String,
     pub state: char,
@@ -45,6 +46,7 @@ impl Tally {
         self.threads.insert(thread);
         place.task = normalised(&place.task);
         if self.places.len() >= PLACES_MAX && !self.places.contains_key(&place) {
+            place.process = 0;
             place.stack.clear();
             if let Some(call) = &mut place.call {
                 call.futex = None;
@@ -80,6 +82,7 @@ impl Tally {
             let sighting = Sighting {
                 count: seen.count,
                 threads: seen.threads.len() as u64,
+                process: place.process,
                 task: place.task,
                 state: place.state,
                 call: place.call,
@@ -107,7 +110,15 @@ mod tests {
             let waiter = (thread < 3).then_some((7, thread));
             let call = Some(Call::named("futex"));
             let task = "server".into();
-            let place = Place { task, state: 'S', call, channel: None, stack: Vec::new(), waiter };
+            let place = Place {
+                process: 7,
+                task,
+                state: 'S',
+                call,
+                channel: None,
+                stack: Vec::new(),
+                waiter,
+            };
             tally.add((7, thread), place, at_ns);
         }
         let (sightings, over_time) = tally.finish(&HashMap::from([((7, 1), 4)]));
