@@ -21,6 +21,8 @@ use unwind::{Frame, Memory};
 
 /// The interval of taking stacks.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// The time for the stacks of one pass. Further ones are not taken.
+const BATCH_MAX: Duration = Duration::from_millis(50);
 /// A map that lacks an address is read again after this time.
 const MAPS_INTERVAL: Duration = Duration::from_secs(1);
 /// The innermost part of a stack that is copied.
@@ -69,7 +71,8 @@ impl Stacks {
     }
 
     /// The functions of a thread that has run so often and sleeps in such a call, innermost first,
-    /// as indices into [`Stacks::finish`]. None if it ran meanwhile, or its stack cannot be read.
+    /// as indices into [`Stacks::finish`]. None if it ran meanwhile, its stack cannot be read, or
+    /// the stacks of this pass took too long.
     pub fn stack(
         &mut self,
         process: &Process,
@@ -77,6 +80,11 @@ impl Stacks {
         runs: u64,
         is_such: impl FnOnce(&str) -> bool,
     ) -> Option<Vec<usize>> {
+        let until = self.last.map(|last| last + BATCH_MAX);
+        let is_late = || until.is_some_and(|until| Instant::now() >= until);
+        if is_late() {
+            return None;
+        }
         let thread = process.threads.get(&tid)?;
         let (call, sp, pc) = thread.registers(&process.dir)?;
         if !is_such(&call) {
@@ -92,7 +100,7 @@ impl Stacks {
         }
         let images = &mut self.images;
         let mut view = View { process, memory, mappings, images, sp, stack };
-        let frames = unwind::unwind(&mut view, pc, sp, &mut self.context);
+        let frames = unwind::unwind(&mut view, pc, sp, &mut self.context, is_late);
         let functions = &mut self.functions;
         let mut number = |frame: Frame| match functions.len() {
             FUNCTIONS_MAX => functions.get(&frame).copied(),
@@ -216,7 +224,8 @@ mod tests {
         let mut stack = Vec::new();
         while stack.is_empty() {
             let Some(runs) = process.threads[&tid].runs(&process.dir) else { continue };
-            assert_eq!(stacks.stack(&process, tid, runs + 1, |_| true), None, "it has run since");
+            let past = stacks.stack(&process, tid, runs.wrapping_sub(1), |_| true);
+            assert_eq!(past, None, "it has run since");
             stack = stacks.stack(&process, tid, runs, |call| call == "futex").unwrap_or_default();
         }
         drop(stop);
