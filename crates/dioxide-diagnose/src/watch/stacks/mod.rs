@@ -91,7 +91,7 @@ impl Stacks {
             return None;
         }
         let memory = process.open("mem")?;
-        let mappings = find_maps(&mut self.maps, process, pc)?;
+        let mappings = find_maps(&mut self.maps, process, [pc, sp])?;
         let end = maps::at(mappings, sp)?.end;
         let mut stack = vec![0; (end - sp).min(STACK_BYTES_MAX) as usize];
         memory.read_exact_at(&mut stack, sp).ok()?;
@@ -132,16 +132,21 @@ impl Stacks {
 fn find_maps<'a>(
     maps: &'a mut HashMap<u32, Maps>,
     process: &Process,
-    pc: u64,
+    addresses: [u64; 2],
 ) -> Option<&'a [Mapping]> {
     let is_stale = maps.get(&process.pid).is_none_or(|known| {
-        maps::at(&known.mappings, pc).is_none() && known.read.elapsed() >= MAPS_INTERVAL
+        lacks(&known.mappings, addresses) && known.read.elapsed() >= MAPS_INTERVAL
     });
     if is_stale {
         let mappings = maps::parse_maps(&process.read("maps")?);
         maps.insert(process.pid, Maps { mappings, read: Instant::now() });
     }
     Some(&maps.get(&process.pid)?.mappings)
+}
+
+/// Whether the process has mapped code or a stack since: of a library, a thread or a new program.
+fn lacks(mappings: &[Mapping], addresses: [u64; 2]) -> bool {
+    addresses.into_iter().any(|address| maps::at(mappings, address).is_none())
 }
 
 /// A process, with a copy of the stack of one of its threads.
@@ -206,6 +211,15 @@ mod tests {
     #[inline(never)]
     fn waits_for_the_end(end: &Receiver<()>) -> bool {
         std::hint::black_box(end.recv()).is_err()
+    }
+
+    #[test]
+    fn threads_that_start_later_have_stacks() {
+        let mappings =
+            maps::parse_maps("1000-2000 r-xp 0 08:01 7 /bin/server\n7000-8000 rw-p 0 00:00 0\n");
+        assert!(!lacks(&mappings, [0x1500, 0x7500]));
+        assert!(lacks(&mappings, [0x1500, 0x6500]), "the stack of a new thread");
+        assert!(lacks(&mappings, [0x2500, 0x7500]), "the code of a new library");
     }
 
     #[test]
