@@ -56,7 +56,8 @@ pub struct Diagnosis {
     pub watched_iops: Option<f64>,
 }
 
-const SCHEMA_VERSION: u32 = 1;
+/// The newest supported version.
+pub const SCHEMA_VERSION: u32 = 1;
 const KIND: &str = "diagnose";
 
 impl Document {

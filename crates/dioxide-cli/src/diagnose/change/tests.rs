@@ -46,6 +46,36 @@ fn differences_within_the_noise_are_not_marked() {
     assert!(is_beyond_noise(0.5, 0.6, (1000, 1000)));
 }
 
+/// A program with two to six samples in I/O was marked in each of four comparisons with itself.
+#[test]
+fn an_idle_program_has_no_marked_change() {
+    assert!(!is_beyond_noise(0.0, 1.0, (0, 500)), "no I/O before");
+    assert!(!is_beyond_noise(0.2, 1.0, (19, 500)), "hardly any");
+    let idle = |diagnosis: Diagnosis| {
+        let mut evidence = diagnosis.evidence;
+        evidence.looks = 500;
+        evidence.sightings.iter_mut().for_each(|sighting| sighting.count = sighting.count.min(6));
+        document(vec![Diagnosis::of_program(evidence)])
+    };
+    let mut other = program();
+    other.evidence.sightings.truncate(1);
+    let change = Change::new(&idle(program()), &idle(other));
+    assert!(change.waits.iter().any(|wait| wait.before != wait.after), "{change:#?}");
+    assert!(change.waits.iter().chain(&change.verdicts).all(|share| !share.is_marked));
+}
+
+#[test]
+fn few_intervals_have_no_quartiles() {
+    let mut short = program();
+    short.evidence.activity.timeline.as_mut().unwrap().intervals.truncate(INTERVALS_MIN - 1);
+    let change = Change::new(&document(vec![short]), &slower());
+    for rate in &change.rates {
+        let (before, after) = (rate.before.unwrap(), rate.after.unwrap());
+        assert!(before.low.is_none() && before.high.is_none() && !rate.is_marked, "{rate:?}");
+        assert!(after.low.is_some() && after.high.is_some(), "{rate:?}");
+    }
+}
+
 #[test]
 fn calls_of_different_sources_are_not_compared() {
     let mut untraced = program().evidence;
@@ -65,6 +95,8 @@ fn other_documents_are_refused() {
     assert!(refusal("{}").contains("is not of dioxide"));
     assert!(refusal(r#"{"kind": "probe"}"#).contains("is of `dioxide probe`; needed is"));
     assert!(refusal(r#"{"kind": "diagnose"}"#).contains("is not quite"));
+    let later = r#"{"kind": "diagnose", "schema_version": 2}"#;
+    assert!(refusal(later).contains("is of a later dioxide"));
     let path = document(vec![appends(2)]);
     assert!(refusal(&serde_json::to_string(&path).unwrap()).contains("of a path"));
     let written = serde_json::to_string(&observation()).unwrap();
