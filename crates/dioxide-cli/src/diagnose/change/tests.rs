@@ -1,6 +1,6 @@
 use super::super::document::examples::{appends, document, program, slower_program};
 use super::*;
-use dioxide_diagnose::activity::CallsFrom;
+use dioxide_diagnose::activity::{CallStats, CallsFrom};
 
 fn observation() -> Document {
     document(vec![program()])
@@ -74,6 +74,21 @@ fn few_intervals_have_no_quartiles() {
         assert!(before.low.is_none() && before.high.is_none() && !rate.is_marked, "{rate:?}");
         assert!(after.low.is_some() && after.high.is_some(), "{rate:?}");
     }
+}
+
+/// The calls of the rarest file replaced those of the others.
+#[test]
+fn calls_of_a_rotated_file_are_added_up() {
+    let mut rotated = program().evidence;
+    rotated.files.push(rotated.files[0].clone());
+    let calls = rotated.activity.calls.as_mut().unwrap();
+    let rare = CallStats { file: Some(1), count: calls[0].count / 4, ..calls[0].clone() };
+    calls[0].p50.ns *= 2;
+    calls.push(rare);
+    let change = Change::new(&observation(), &document(vec![Diagnosis::of_program(rotated)]));
+    let (before, after) = (change.calls[0].before.unwrap(), change.calls[0].after.unwrap());
+    assert!((after.per_second / before.per_second - 1.25).abs() < 0.01, "{after:?}");
+    assert_eq!(after.p50.ns, before.p50.ns * 2, "of the most frequent");
 }
 
 #[test]
