@@ -1058,6 +1058,10 @@ fn a_program_that_batches_is_not_told_to() {
     assert!(!advice.contains("group commit") && !advice.contains("one thread"), "{advice}");
     evidence.queues[0].short.ends = 3000;
     assert!(all_advice(&evidence).contains("let one thread sync for all"));
+    // A thread for the log, with few waiters.
+    evidence.queues[0].leading_waiters = 0;
+    let advice = all_advice(&evidence);
+    assert!(advice.contains("share flushes") && !advice.contains("one thread"), "{advice}");
 }
 
 /// Threads without work sleep as well while another flushes.
