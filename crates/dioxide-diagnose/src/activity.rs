@@ -58,6 +58,10 @@ pub struct Coverage {
     pub share: f64,
     /// Events that the kernel's buffers lost. The time before them counts as not traced.
     pub lost_events: u64,
+    /// Number of reads and writes of processes that ended before their descriptors were read. They
+    /// may be of pipes, so they are not in the counts.
+    #[serde(default)]
+    pub ended_calls: u64,
 }
 
 /// Totals of `/proc/PID/io` over the observation, of all processes. They include pipes and sockets.

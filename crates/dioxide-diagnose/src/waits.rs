@@ -14,7 +14,7 @@
 //! - if it waited for a lock of the program that is held during I/O ([`Kind::ProgramLock`]): see
 //!   [`Futexes`].
 //! - if it waited for another thread of the program that writes or syncs
-//!   ([`Kind::ProgramQueue`]): see [`queues`].
+//!   ([`Kind::ProgramQueue`]): see [`is_queue`].
 //! - if it waited for completions (`io_uring_enter`, `io_getevents`) and the device has requests in
 //!   flight for it. There must be at least one per such thread, in addition to those of blocked
 //!   threads. Otherwise workers do the work, and are sampled themselves, or it is not I/O. Counting
@@ -25,7 +25,7 @@
 
 use crate::channels::{self, Does, Kind, Surroundings};
 use crate::evidence::{Call, Evidence, SeenDevice, SeenFile, Sighting};
-use crate::followers::queues;
+use crate::followers::is_queue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -194,14 +194,10 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
         _ if matches!(sighting.state, 'T' | 't') => Kind::Stopped,
         None if sighting.state == 'R' => Kind::Processor,
         None => Kind::Unknown,
-        Some(_)
-            if call
-                .and_then(|call| call.futex)
-                .is_some_and(|futex| futexes.is_held_over_io(futex)) =>
-        {
+        Some(_) if futex(sighting).is_some_and(|futex| futexes.is_held_over_io(futex)) => {
             Kind::ProgramLock
         }
-        Some(_) if sighting.ran_lately && futexes.is_queue(&sighting.task) => Kind::ProgramQueue,
+        Some(_) if futexes.is_queue(sighting.queue) => Kind::ProgramQueue,
         Some((function, outer)) => channels::entry(function, Surroundings { outer, call, file })
             .map_or(Kind::Unknown, |entry| entry.kind),
     };
@@ -217,6 +213,15 @@ fn is_of_file(call: &Call) -> bool {
         && (call.file.is_some() || channels::is_for_files(&call.name))
 }
 
+/// A futex: its process, unless processes share it, and its address.
+pub(crate) type Futex = (Option<u32>, u64);
+
+/// The futex that a sampled thread is in a call on.
+pub(crate) fn futex(sighting: &Sighting) -> Option<Futex> {
+    let call = sighting.call.as_ref()?;
+    Some(((!call.is_shared).then_some(sighting.process), call.futex?))
+}
+
 /// The futexes that are locks held during I/O.
 ///
 /// A thread that waits for a lock and one that waits for work look the same: both sleep in `futex`.
@@ -226,14 +231,14 @@ fn is_of_file(call: &Call) -> bool {
 ///   those of a group commit on a semaphore each. They are idle, not blocked by a lock;
 /// - its waits look like those of a lock ([`Call::is_lock`]), or that is not visible;
 /// - threads of the same name write or sync, hardly ever more than one at a time, as a lock
-///   enforces;
+///   enforces. They are of the same process, unless processes share the futex;
 /// - and many of them do, in turn. A pool of workers with one thread beside it that logs is no
 ///   lock.
 #[derive(Debug)]
 struct Futexes {
-    held_over_io: Vec<u64>,
-    /// The names of threads that wait for others in a flush or write.
-    queues: BTreeSet<String>,
+    held_over_io: BTreeSet<Futex>,
+    /// Whether the waiters of each queue wait for a thread in a flush or write.
+    queues: Vec<bool>,
 }
 
 /// With more threads that write or sync than this on average, nothing excludes them.
@@ -249,23 +254,37 @@ const HELD_MIN: f64 = 0.3;
 #[derive(Debug, Default)]
 struct Waiters<'a> {
     count: u64,
-    /// The maximum over the sightings, because a thread may be in several.
-    threads: u64,
+    threads: Threads,
     /// Samples in which it was used as a lock, and in which it was not.
     locked: u64,
     not_locked: u64,
     task: &'a str,
 }
 
+/// The number of threads in sightings. In a process it is the maximum, because a thread may be in
+/// several.
+#[derive(Debug, Default)]
+struct Threads(BTreeMap<u32, u64>);
+
+impl Threads {
+    fn add(&mut self, sighting: &Sighting) {
+        let threads = self.0.entry(sighting.process).or_default();
+        *threads = sighting.threads.max(*threads);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.values().fold(0, |sum, threads| sum.saturating_add(*threads))
+    }
+}
+
 impl Futexes {
     fn of(evidence: &Evidence) -> Self {
-        let mut futexes: BTreeMap<u64, Waiters<'_>> = BTreeMap::new();
+        let mut futexes: BTreeMap<Futex, Waiters<'_>> = BTreeMap::new();
         for sighting in evidence.sightings.iter().filter(|sighting| sighting.state != 'R') {
-            let Some(call) = &sighting.call else { continue };
-            let Some(futex) = call.futex else { continue };
+            let Some((call, futex)) = sighting.call.as_ref().zip(futex(sighting)) else { continue };
             let waiters = futexes.entry(futex).or_default();
             waiters.count = waiters.count.saturating_add(sighting.count);
-            waiters.threads = waiters.threads.max(sighting.threads);
+            waiters.threads.add(sighting);
             match call.is_lock {
                 Some(true) => waiters.locked = waiters.locked.saturating_add(sighting.count),
                 Some(false) => {
@@ -275,46 +294,50 @@ impl Futexes {
             }
             waiters.task = waiters.task.max(&sighting.task);
         }
-        let is_held = |waiters: &Waiters<'_>| {
-            let (writing, writers) = writers(evidence, waiters.task);
+        let is_held = |((process, _), waiters): &(Futex, Waiters<'_>)| {
+            let (writing, writers) = writers(evidence, waiters.task, *process);
+            let threads = waiters.threads.count();
             let is_lock = match (waiters.locked, waiters.not_locked) {
-                (0, 0) => writers.saturating_mul(2) >= waiters.threads,
+                (0, 0) => writers.saturating_mul(2) >= threads,
                 // A counter may pass through the value of a lock.
                 (locked, not_locked) => locked > not_locked,
             };
             let held = per_look(writing, evidence);
             is_lock
-                && waiters.threads >= 2
+                && threads >= 2
                 && per_look(waiters.count, evidence) >= WAITERS_MIN
                 && (HELD_MIN..=WRITERS_MAX).contains(&held)
                 && writers >= 2
         };
-        let held_over_io =
-            futexes.into_iter().filter(|(_, waiters)| is_held(waiters)).map(|(futex, _)| futex);
-        let queues = queues(evidence).into_iter().map(|queue| queue.task.clone()).collect();
+        let held_over_io = futexes.into_iter().filter(is_held).map(|(futex, _)| futex);
+        let queues = evidence.queues.iter().map(|queue| is_queue(queue, evidence)).collect();
         Self { held_over_io: held_over_io.collect(), queues }
     }
 
-    fn is_queue(&self, task: &str) -> bool {
-        self.queues.contains(task)
+    fn is_queue(&self, queue: Option<usize>) -> bool {
+        queue.is_some_and(|queue| self.queues.get(queue) == Some(&true))
     }
 
-    fn is_held_over_io(&self, futex: u64) -> bool {
+    fn is_held_over_io(&self, futex: Futex) -> bool {
         self.held_over_io.contains(&futex)
     }
 }
 
 /// How often threads with a name were sampled in calls that write or sync files, and how many such
-/// threads there were.
-fn writers(evidence: &Evidence, task: &str) -> (u64, u64) {
+/// threads there were. Only those of `process`, if it is given.
+fn writers(evidence: &Evidence, task: &str, process: Option<u32>) -> (u64, u64) {
     let writes = |call: &Call| {
         is_of_file(call) && matches!(channels::does(&call.name), Some(Does::Writes | Does::Syncs))
     };
-    evidence
-        .sightings
-        .iter()
-        .filter(|sighting| sighting.task == task && sighting.call.as_ref().is_some_and(writes))
-        .fold((0, 0), |(count, threads), sighting| {
-            (sighting.count.saturating_add(count), threads.max(sighting.threads))
-        })
+    let is_such = |sighting: &&Sighting| {
+        sighting.task == task
+            && process.is_none_or(|process| sighting.process == process)
+            && sighting.call.as_ref().is_some_and(writes)
+    };
+    let (mut count, mut threads) = (0_u64, Threads::default());
+    for sighting in evidence.sightings.iter().filter(is_such) {
+        count = count.saturating_add(sighting.count);
+        threads.add(sighting);
+    }
+    (count, threads.count())
 }

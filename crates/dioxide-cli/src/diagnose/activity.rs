@@ -12,6 +12,8 @@ const CALLS_MAX: usize = 10;
 const INTERVALS_MIN: usize = 4;
 /// A smaller traced part of the time is remarked.
 const COVERAGE_FULL: f64 = 0.95;
+/// A larger share of calls of processes that ended too soon is remarked.
+const ENDED_MIN: f64 = 0.01;
 
 /// The traced calls, at most `rows_max`, and the number of rows left out. None without any.
 pub fn calls(evidence: &Evidence, rows_max: usize) -> Option<(Grid, usize)> {
@@ -76,6 +78,7 @@ pub fn remarks(evidence: &Evidence) -> Vec<String> {
         }
         remarks.push(remark);
     }
+    remarks.extend(ended(evidence));
     if let (None, Some(counters)) = (&activity.calls, activity.counters) {
         let seconds = evidence.watched_ns.max(1) as f64 / 1e9;
         remarks.push(format!(
@@ -87,6 +90,20 @@ pub fn remarks(evidence: &Evidence) -> Vec<String> {
         ));
     }
     remarks
+}
+
+/// The calls that are missing because their processes ended too soon.
+fn ended(evidence: &Evidence) -> Option<String> {
+    let ended = evidence.activity.coverage?.ended_calls;
+    let counted = evidence.activity.calls.iter().flatten().map(|call| call.count);
+    let share = ended as f64 / counted.fold(ended, u64::saturating_add).max(1) as f64;
+    (share >= ENDED_MIN).then(|| {
+        format!(
+            "{} of traced calls were of processes that ended before they were looked at. These \
+             calls are not in the rates.",
+            percent(share)
+        )
+    })
 }
 
 fn asynchronous(evidence: &Evidence) -> bool {
@@ -229,7 +246,7 @@ pub mod examples {
                 CallStats { errors: 2, ..call("pread64", 900, 900 * 4096, 9_000, took(81_000)) },
                 call("fdatasync", 96, 0, 4_050_000, Latency { ns: 41_000_000, is_at_least: true }),
             ]),
-            coverage: Some(Coverage { share: 0.25, lost_events: 12 }),
+            coverage: Some(Coverage { share: 0.25, lost_events: 12, ended_calls: 0 }),
             counters: Some(IoCounters {
                 read_calls: 900,
                 write_calls: 28_000,
@@ -271,6 +288,12 @@ mod tests {
         let text = remarks(&evidence).join("\n");
         assert!(text.contains("25 % of the time") && text.contains("lost 12 events"), "{text}");
         assert!(!text.contains("/proc/PID/io") && !text.contains("ring"), "{text}");
+
+        assert!(!text.contains("ended"), "{text}");
+
+        evidence.activity.coverage.as_mut().unwrap().ended_calls = 3 * (28_000 + 900 + 96);
+        let text = remarks(&evidence).join("\n");
+        assert!(text.contains("75 % of traced calls were of processes that ended"), "{text}");
 
         evidence.activity.calls = None;
         evidence.activity.coverage = None;

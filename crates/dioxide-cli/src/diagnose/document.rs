@@ -56,7 +56,8 @@ pub struct Diagnosis {
     pub watched_iops: Option<f64>,
 }
 
-const SCHEMA_VERSION: u32 = 1;
+/// The newest supported version.
+pub const SCHEMA_VERSION: u32 = 1;
 const KIND: &str = "diagnose";
 
 impl Document {
@@ -149,12 +150,13 @@ pub mod examples {
         let sighting = |count, state, channel: Option<&str>| Sighting {
             count,
             threads: numjobs as u64,
+            process: 0,
             task: "job".into(),
             state,
             call: Some(call.clone()),
             channel: channel.map(str::to_owned),
             stack: vec![],
-            ran_lately: false,
+            queue: None,
         };
         let others =
             vec![OtherWay { path: "preallocated".into(), numjobs, iops: vec![80_000.0, 90_000.0] }];

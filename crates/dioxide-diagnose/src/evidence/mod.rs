@@ -126,6 +126,9 @@ pub struct Sighting {
     pub count: u64,
     /// Number of threads in this state at least once.
     pub threads: u64,
+    /// The process ID. 0 if it was not recorded.
+    #[serde(default)]
+    pub process: u32,
     /// The thread's name without numbers: `fio`, `iou-wrk`.
     pub task: String,
     /// The state as the kernel writes it: `R` running or runnable, `S` sleeping, `D` sleeping
@@ -139,9 +142,10 @@ pub struct Sighting {
     /// The kernel's functions, innermost first, without offsets. Empty where only root may read
     /// them.
     pub stack: Vec<String>,
-    /// Of a wait for a futex or a semaphore: whether the thread ran within the second before.
+    /// Of a wait for a futex or a semaphore: index into [`Evidence::queues`]. None unless the
+    /// thread is a waiter of one, and ran within the second before.
     #[serde(default)]
-    pub ran_lately: bool,
+    pub queue: Option<usize>,
 }
 
 /// A sampled system call.
@@ -162,6 +166,9 @@ pub struct Call {
     /// for FUTEX_WAIT and FUTEX_WAIT_BITSET with the value 2. glibc and Rust's std mark a lock with
     /// waiters by that value. None if not visible.
     pub is_lock: Option<bool>,
+    /// Whether processes may share the futex. Otherwise its address means another futex in each.
+    #[serde(default)]
+    pub is_shared: bool,
 }
 
 impl Call {
@@ -174,6 +181,7 @@ impl Call {
             is_aligned: None,
             futex: None,
             is_lock: None,
+            is_shared: false,
         }
     }
 }

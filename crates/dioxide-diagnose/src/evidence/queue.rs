@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Waits for futexes and semaphores, compared with the writes and syncs of a file by other threads.
-/// Only waits of threads that ran within the second before.
+/// Only waits of threads that ran within the second before. Only threads that mostly sleep through
+/// the calls and run at their ends are waiters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Queue {
     /// The name of the waiting threads, without numbers.

@@ -16,13 +16,30 @@ use std::collections::{BTreeMap, BTreeSet};
 /// - If the calls end too seldom to show it within a pass, it is enough that they run before the
 ///   next pass. But then a function must have led both to the call and to the wait ([`shared`]).
 pub(crate) fn queues(evidence: &Evidence) -> Vec<&Queue> {
-    let is_one = |queue: &&Queue| {
-        per_look(queue.waits, evidence) >= WAITERS_MIN
-            && per_look(queue.looks, evidence) >= LED_MIN
-            && part(queue.looks_of_several, queue.looks) <= SEVERAL_MAX
-            && follow(queue, &evidence.functions)
+    evidence.queues.iter().filter(|queue| is_queue(queue, evidence)).collect()
+}
+
+/// Whether a queue is one of [`queues`].
+pub(crate) fn is_queue(queue: &Queue, evidence: &Evidence) -> bool {
+    per_look(queue.waits, evidence) >= WAITERS_MIN
+        && per_look(queue.looks, evidence) >= LED_MIN
+        && part(queue.looks_of_several, queue.looks) <= SEVERAL_MAX
+        && follow(queue, &evidence.functions)
+}
+
+/// Whether a thread is a waiter of a queue: it sleeps through the call, and runs at its end. One
+/// thread has few readings. Whether the waiters together are a queue is for [`queues`] to judge.
+pub(crate) fn thread_follows(short: Pairs, long: Pairs, woken_min: f64) -> bool {
+    let sleeps_through = |pairs: Pairs| {
+        let woken = part(pairs.ended_woken, pairs.ended);
+        // As if it had run once more: few readings show little.
+        let stray = part(pairs.held_woken + 1, pairs.held + 1);
+        pairs.ended_woken >= WAKES_MIN && woken >= woken_min && stray <= STRAY_MAX * woken
     };
-    evidence.queues.iter().filter(is_one).collect()
+    let wakes = short.ended_woken >= WAKES_MIN
+        && part(short.ended_woken, short.ended) >= WOKEN_SHORT_MIN
+        && short.held < THREAD_HELD_MIN;
+    wakes || sleeps_through(short) || sleeps_through(long)
 }
 
 /// Whether the waiters of a queue run when the call ends, and not before.
@@ -47,7 +64,17 @@ const SEVERAL_MAX: f64 = 0.2;
 const PAIRS_MIN: u64 = 20;
 
 /// The minimum share of waiters that run when the call ends. About half wait for the next one.
-const WOKEN_MIN: f64 = 0.2;
+pub(crate) const WOKEN_MIN: f64 = 0.2;
+
+/// The same for one thread among others that run at any time.
+pub(crate) const CANDIDATE_MIN: f64 = 0.05;
+
+/// With fewer wake-ups of one thread, they are chance.
+const WAKES_MIN: u64 = 4;
+
+/// With fewer readings of one thread beside a call that goes on, calls are too short to see it
+/// sleep.
+const THREAD_HELD_MIN: u64 = 3;
 
 /// The same between two passes: few of a pool run in that time, and all waiters of a queue.
 const WOKEN_LONG_MIN: f64 = 0.5;

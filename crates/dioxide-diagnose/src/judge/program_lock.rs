@@ -4,8 +4,9 @@ use super::case::{Case, doing, only};
 use super::curve;
 use crate::channels::{Does, Kind};
 use crate::finding::{Finding, Wall};
-use crate::waits::Seen;
+use crate::waits::{Futex, Seen, futex};
 use crate::words::{list, mean, percent};
+use std::collections::BTreeSet;
 
 pub fn held_over_io(case: &Case<'_>) -> Finding {
     let share = case.share_of(Kind::ProgramLock);
@@ -20,21 +21,31 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
     let held: Vec<String> =
         case.calls(is_held).into_iter().map(|(call, _)| call.to_owned()).collect();
     let waiting = case.threads_in(Kind::ProgramLock);
+    let futexes = futexes(case);
+    let locks = match futexes.len() {
+        0 | 1 => "one futex".to_owned(),
+        count => format!("{count} futexes"),
+    };
+    let addresses: BTreeSet<u64> = futexes.into_iter().map(|(_, address)| address).collect();
     Finding {
         wall: Wall::ProgramLock,
         share,
         file: only(&case.files(is_held)).map(str::to_owned),
         verdict: format!(
-            "{} of I/O time is spent waiting for a lock of the program itself: {} wait for one \
-             futex, while {} are in {}. It is the program that lets only one do so at a time, not \
-             the kernel.{}",
+            "{} of I/O time is spent waiting for a lock of the program itself: {} wait for {}, \
+             while {} are in {}. It is the program that lets only one do so at a time, not the \
+             kernel.{}",
             percent(share),
             mean(waiting, "thread"),
+            locks,
             mean(case.threads(is_held), "thread"),
             list(&held),
             curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default(),
         ),
-        evidence: evidence(case),
+        evidence: addresses
+            .into_iter()
+            .map(|address| format!("The futex is at {address:#x}."))
+            .collect(),
         advice: vec![
             "With dioxide: let all threads write and sync without a lock; Durability::EveryWrite \
              and File::sync_data share flushes by \
@@ -74,14 +85,8 @@ fn of_file(case: &Case<'_>, share: f64) -> Finding {
     }
 }
 
-fn evidence(case: &Case<'_>) -> Vec<String> {
-    let futexes: std::collections::BTreeSet<u64> = case
-        .seen
-        .iter()
-        .filter(|seen| seen.kind == Kind::ProgramLock)
-        .filter_map(|seen| seen.sighting.call.as_ref()?.futex)
-        .collect();
-    let lines: Vec<String> =
-        futexes.into_iter().map(|futex| format!("The futex is at {futex:#x}.")).collect();
-    lines
+/// The locks: one of each process, unless processes share it.
+fn futexes(case: &Case<'_>) -> BTreeSet<Futex> {
+    let locks = case.seen.iter().filter(|seen| seen.kind == Kind::ProgramLock);
+    locks.filter_map(|seen| futex(seen.sighting)).collect()
 }

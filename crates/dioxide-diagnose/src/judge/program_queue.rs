@@ -107,12 +107,18 @@ fn name(function: &Function) -> String {
 
 fn advice(case: &Case<'_>) -> Vec<String> {
     if !is_batching(case) {
-        return vec![
+        let mut lines = vec![
             "With dioxide: let all threads write and sync without waiting for each other; \
              Durability::EveryWrite and File::sync_data share flushes."
-                .into(),
-            "Without dioxide: let one thread sync for all that have written by then.".into(),
+                .to_owned(),
         ];
+        // A thread for the log already does so.
+        if queues(case.evidence).iter().any(|queue| queue.leading_waiters > 0) {
+            lines.push(
+                "Without dioxide: let one thread sync for all that have written by then.".into(),
+            );
+        }
+        return lines;
     }
     let is_of_journal = case.share(|seen| seen.kind == Kind::JournalCommit) > 0.0;
     let mut lines = vec![

@@ -83,6 +83,7 @@ pub(super) fn call(name: &str) -> Call {
 
 pub(super) fn waiting(count: u64, name: &str, channel: &str) -> Sighting {
     Sighting {
+        process: 0,
         count,
         threads: 16,
         task: "fio".into(),
@@ -90,7 +91,7 @@ pub(super) fn waiting(count: u64, name: &str, channel: &str) -> Sighting {
         call: Some(call(name)),
         channel: Some(channel.into()),
         stack: Vec::new(),
-        ran_lately: false,
+        queue: None,
     }
 }
 
@@ -101,6 +102,7 @@ fn within(stack: &[&str], sighting: Sighting) -> Sighting {
 /// A thread that sleeps in a futex.
 fn asleep(count: u64, threads: u64, futex: u64, is_lock: Option<bool>) -> Sighting {
     Sighting {
+        process: 0,
         count,
         threads,
         task: "fio".into(),
@@ -108,7 +110,7 @@ fn asleep(count: u64, threads: u64, futex: u64, is_lock: Option<bool>) -> Sighti
         call: Some(Call { futex: Some(futex), is_lock, ..Call::named("futex") }),
         channel: Some("futex_do_wait".into()),
         stack: Vec::new(),
-        ran_lately: false,
+        queue: None,
     }
 }
 
@@ -432,6 +434,33 @@ fn a_mutex_around_a_flush_is_the_programs_own_wall() {
         assert!(findings[0].verdict.contains("fdatasync"));
         assert!((findings[0].share - 15.0 / 16.0).abs() < 1e-9);
     }
+}
+
+/// Children of one process have their locks at one address.
+#[test]
+fn locks_of_several_processes_are_found() {
+    let one = mutex_around_a_flush(Some(true));
+    let of = |process| one.sightings.iter().cloned().map(move |sighting| (process, sighting));
+    let mut all = evidence(one.files.clone(), Vec::new());
+    all.sightings =
+        (1..=4).flat_map(of).map(|(process, sighting)| Sighting { process, ..sighting }).collect();
+    let main = &judge(&all)[0];
+    assert_eq!((main.wall, main.share), (Wall::ProgramLock, 15.0 / 16.0));
+    assert!(main.verdict.contains("60.0 threads wait for 4 futexes"), "{}", main.verdict);
+    assert_eq!(main.evidence, ["The futex is at 0x5000."]);
+    // One that they share does not let four of them flush.
+    let mut shared = all.clone();
+    let call = |sighting: &mut Sighting| sighting.call.as_mut().unwrap().is_shared = true;
+    shared.sightings.iter_mut().for_each(call);
+    assert_eq!(main_wall(&shared), Wall::Flush);
+    // But one that lets one thread of each process flush in turn is one lock.
+    for sighting in &mut shared.sightings {
+        sighting.count /= 4;
+        sighting.threads = 1;
+    }
+    let main = &judge(&shared)[0];
+    assert_eq!(main.wall, Wall::ProgramLock);
+    assert!(main.verdict.contains("15.0 threads wait for one futex"), "{}", main.verdict);
 }
 
 #[test]
@@ -951,7 +980,7 @@ fn throttled_processors_are_named() {
 
 /// A group commit with a condition variable for each thread: fifteen wait, and one flushes.
 fn group_commit() -> Evidence {
-    let waiter = |n: u64| Sighting { ran_lately: true, ..asleep(LOOKS, 1, 0x5000 + 64 * n, None) };
+    let waiter = |n: u64| Sighting { queue: Some(0), ..asleep(LOOKS, 1, 0x5000 + 64 * n, None) };
     let mut evidence = mutex_around_a_flush(None);
     evidence.sightings.splice(..1, (0..15).map(waiter));
     evidence.queues = vec![Queue {
@@ -1029,6 +1058,10 @@ fn a_program_that_batches_is_not_told_to() {
     assert!(!advice.contains("group commit") && !advice.contains("one thread"), "{advice}");
     evidence.queues[0].short.ends = 3000;
     assert!(all_advice(&evidence).contains("let one thread sync for all"));
+    // A thread for the log, with few waiters.
+    evidence.queues[0].leading_waiters = 0;
+    let advice = all_advice(&evidence);
+    assert!(advice.contains("share flushes") && !advice.contains("one thread"), "{advice}");
 }
 
 /// Threads without work sleep as well while another flushes.
@@ -1049,7 +1082,7 @@ fn threads_that_do_not_wake_with_the_flush_do_not_wait_for_it() {
     assert_eq!(changed(|queue| queue.looks_of_several = LOOKS / 2), Wall::Flush);
     // They have not run for long.
     let mut idle = group_commit();
-    idle.sightings.iter_mut().for_each(|sighting| sighting.ran_lately = false);
+    idle.sightings.iter_mut().for_each(|sighting| sighting.queue = None);
     assert_eq!(main_wall(&idle), Wall::Flush);
 }
 
@@ -1110,6 +1143,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
             is_aligned,
             futex,
             is_lock,
+            is_shared: is_lock.is_none(),
         });
     let sighting = (
         (count(), count()),
@@ -1120,6 +1154,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
         proptest::collection::vec(name(), 0..4),
     )
         .prop_map(|((count, threads), task, state, call, channel, stack)| Sighting {
+            process: count as u32 % 3,
             count,
             threads,
             task: task.into(),
@@ -1127,7 +1162,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
             call,
             channel,
             stack,
-            ran_lately: count % 2 == 0,
+            queue: (count % 2 == 0).then_some(count as usize % 4),
         });
     let fs = prop_oneof![Just("ext4"), Just("xfs"), Just("btrfs"), Just("device"), Just("é")];
     let file = (

@@ -52,12 +52,25 @@ impl Bins {
         }
     }
 
+    /// Adds the sums of another.
+    pub fn merge(&mut self, mut other: Self) {
+        self.widen(other.interval_ns);
+        other.widen(self.interval_ns);
+        for (index, sum) in other.sums.into_iter().enumerate() {
+            self.add(index as u64 * self.interval_ns, sum);
+        }
+    }
+
     /// The sums in intervals of this length, which is at least its own.
     pub fn in_intervals_of(mut self, interval_ns: u64) -> Vec<f64> {
+        self.widen(interval_ns);
+        self.sums
+    }
+
+    fn widen(&mut self, interval_ns: u64) {
         while self.interval_ns < interval_ns {
             self.double();
         }
-        self.sums
     }
 
     fn double(&mut self) {
@@ -88,6 +101,17 @@ mod tests {
         assert_eq!(bins.clone().in_intervals_of(N), [2.0, 4.0, 2.0]);
         bins.spread(N, N, 1.0);
         assert_eq!(bins.in_intervals_of(N), [2.0, 5.0, 2.0]);
+    }
+
+    #[test]
+    fn sums_of_two_are_added() {
+        let (mut one, mut other) = (Bins::default(), Bins::default());
+        one.add(0, 1.0);
+        other.add(N, 2.0);
+        other.add(BINS_MAX as u64 * N, 4.0);
+        one.merge(other);
+        assert_eq!(one.clone().in_intervals_of(2 * N)[..2], [3.0, 0.0]);
+        assert_eq!(one.in_intervals_of(2 * N)[BINS_MAX / 2], 4.0);
     }
 
     #[test]

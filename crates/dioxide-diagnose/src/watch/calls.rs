@@ -18,8 +18,8 @@ pub enum About {
     Descriptor(i32),
     /// Bytes of a descriptor.
     Transfer(Transfer),
-    /// The futex at an address, and whether it is used as a lock.
-    Futex { address: u64, is_lock: bool },
+    /// The futex at an address, whether it is used as a lock, and whether processes may share it.
+    Futex { address: u64, is_lock: bool, is_shared: bool },
 }
 
 /// A read or write of a part of a file.
@@ -92,20 +92,25 @@ impl RawCall {
                 | sendfile,
             ) => About::Descriptor(descriptor),
             Some(copy_file_range) => About::Descriptor(third as i32),
-            Some(futex) => {
-                About::Futex { address: self.arguments[0], is_lock: is_lock(second, third) }
-            }
+            Some(futex) => About::Futex {
+                address: self.arguments[0],
+                is_lock: is_lock(second, third),
+                is_shared: second & FUTEX_PRIVATE == 0,
+            },
             Some(io_submit) => first_of_submitted(third, read).unwrap_or(About::Nothing),
             _ => About::Nothing,
         }
     }
 }
 
+/// The flag of an operation on a futex of one process.
+const FUTEX_PRIVATE: u64 = 128;
+
 /// Whether a futex is used as a lock, by operation and expected value. glibc and Rust's std mark a
 /// held lock with waiters by the value 2. FUTEX_LOCK_PI and LOCK_PI2 exist only for locks.
 fn is_lock(operation: u64, value: u64) -> bool {
-    const PRIVATE_OR_REALTIME: u64 = 128 | 256;
-    match operation & !PRIVATE_OR_REALTIME {
+    const REALTIME: u64 = 256;
+    match operation & !(FUTEX_PRIVATE | REALTIME) {
         // FUTEX_WAIT, FUTEX_WAIT_BITSET.
         0 | 9 => value as u32 == 2,
         6 | 13 => true,
@@ -199,14 +204,14 @@ mod tests {
     #[test]
     fn locks_among_futexes() {
         // With the private flag, for both waits: the value decides.
-        for (operation, value, is_lock) in [
-            (128, 2, true),
-            (128, 1, false),
-            (128 | 256 | 9, 2, true),
-            (6, 0, true),
-            (129, 2, false),
+        for (operation, value, is_lock, is_shared) in [
+            (128, 2, true, false),
+            (128, 1, false, false),
+            (128 | 256 | 9, 2, true, false),
+            (6, 0, true, true),
+            (129, 2, false, false),
         ] {
-            let expected = About::Futex { address: 0x5000, is_lock };
+            let expected = About::Futex { address: 0x5000, is_lock, is_shared };
             assert_eq!(about(Sysno::futex, [0x5000, operation, value, 0, 0, 0]), expected);
         }
     }

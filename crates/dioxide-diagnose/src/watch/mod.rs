@@ -35,6 +35,7 @@ mod rivals;
 mod stacks;
 mod tally;
 mod trace;
+mod wakes;
 mod watched;
 
 use crate::activity::Activity;
@@ -369,26 +370,27 @@ impl Gathering {
                     self.rivals.wait(file);
                 }
                 let runs = part.as_ref().and_then(|_| process.threads[&tid].runs(&process.dir));
-                let mut ran_lately = false;
+                let mut waiter = None;
                 if let (Some(part), Some(runs)) = (part, runs) {
                     let thread = (process.pid, tid);
                     let waits = self.queues.waits(thread, runs, Instant::now());
                     let is_waiter = part == Part::Waits;
-                    ran_lately = is_waiter && waits == Waits::RanLately;
+                    waiter = (is_waiter && waits == Waits::RanLately).then_some(thread);
                     let reading = Reading { thread, task: normalised(&name), part, runs };
                     match waits {
-                        _ if ran_lately || !is_waiter => readings.push(reading),
+                        _ if waiter.is_some() || !is_waiter => readings.push(reading),
                         Waits::Idle => idle.push(reading),
                         Waits::RanLately | Waits::Unknown => {}
                     }
                 }
                 let place = Place {
+                    process: process.pid,
                     task: name,
                     state: look.state,
                     call,
                     channel: look.channel,
                     stack: look.stack,
-                    ran_lately,
+                    waiter,
                 };
                 self.tally.add((process.pid, tid), place, at_ns);
             }
@@ -437,7 +439,8 @@ impl Gathering {
             unseen.insert(format!("files: there are more than {}", files::FILES_MAX));
         }
         let fast_commits = self.files.fast_commits();
-        let ((sightings, sampled), files) = (self.tally.finish(), self.files.finish());
+        let (queues, waiters) = self.queues.finish();
+        let ((sightings, sampled), files) = (self.tally.finish(&waiters), self.files.finish());
         let devices =
             of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
         let numbers =
@@ -457,7 +460,7 @@ impl Gathering {
             punts: traced.punts,
             cgroups: self.cgroups.finish(&numbers),
             devices,
-            queues: self.queues.finish(),
+            queues,
             functions: self.stacks.finish(),
             curve: Vec::new(),
             others: Vec::new(),
@@ -550,9 +553,10 @@ fn describe(files: &mut Files, process: &Process, call: RawCall) -> Call {
         About::Descriptor(descriptor) => {
             described.file = files.open(process, descriptor).map(|open| open.file);
         }
-        About::Futex { address, is_lock } => {
+        About::Futex { address, is_lock, is_shared } => {
             described.futex = Some(address);
             described.is_lock = Some(is_lock);
+            described.is_shared = is_shared;
         }
         About::Transfer(transfer) => place(&mut described, transfer, files, process),
     }

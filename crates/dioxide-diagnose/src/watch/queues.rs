@@ -5,12 +5,12 @@
 //! the flush of its leader ends, and not before. The kernel counts how often a thread has run
 //! (`schedstat`). Two readings of it, a nap apart, show who has slept through.
 
-use crate::evidence::{Pairs, Queue, Stack};
+use super::tally::Tid;
+use super::wakes::{Pair, Wakes};
+use crate::evidence::{Queue, Stack};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
-
-use super::tally::Tid;
 
 /// The time between two readings of one pass. Flushes of protected drives are shorter.
 pub const NAP: Duration = Duration::from_micros(300);
@@ -56,8 +56,8 @@ pub struct Queues {
     last_run: HashMap<Tid, LastRun>,
     before: Vec<Reading>,
     files: BTreeMap<usize, Led>,
-    /// By the waiters' name and the leaders' file.
-    queues: BTreeMap<(String, usize), Followed>,
+    waiters: HashMap<Tid, Waiter>,
+    wakes: Wakes,
     /// The idle threads of this pass.
     idle: Vec<Reading>,
     /// Stacks of idle threads, by name.
@@ -96,13 +96,14 @@ struct Led {
     stacks: Counts,
 }
 
+/// A thread that waits beside leaders.
 #[derive(Debug, Default)]
-struct Followed {
-    waits: u64,
-    threads: HashSet<Tid>,
-    short: Pairs,
-    long: Pairs,
-    stacks: Counts,
+struct Waiter {
+    task: String,
+    /// Its samples by the leaders' file.
+    waits: BTreeMap<usize, u64>,
+    /// Its stacks beside a leader with a stack, by that leader's file.
+    stacks: BTreeMap<usize, Counts>,
 }
 
 impl Queues {
@@ -126,7 +127,7 @@ impl Queues {
         self.idle = idle;
         let runs = now.iter().map(|reading| (reading.thread, reading.runs)).collect();
         let before = std::mem::take(&mut self.before);
-        self.compare(&before, &runs, |followed| &mut followed.long);
+        self.compare(&before, &runs, true);
         let mut leaders: BTreeMap<usize, u64> = BTreeMap::new();
         for reading in &now {
             if let Part::Leads { file, call } = &reading.part {
@@ -144,10 +145,13 @@ impl Queues {
         let mut waiters = 0;
         for reading in now.iter().filter(|reading| reading.part == Part::Waits) {
             waiters += 1;
+            if leaders.is_empty() {
+                continue;
+            }
+            let waiter = self.waiters.entry(reading.thread).or_default();
+            waiter.task.clone_from(&reading.task);
             for file in leaders.keys() {
-                let followed = self.queues.entry((reading.task.clone(), *file)).or_default();
-                followed.waits += 1;
-                followed.threads.insert(reading.thread);
+                *waiter.waits.entry(*file).or_default() += 1;
             }
         }
         self.before = now;
@@ -170,9 +174,9 @@ impl Queues {
         }
         for reading in waiters.into_iter().take(WAITER_STACKS) {
             let Some(stack) = stack(reading) else { continue };
+            let Some(waiter) = self.waiters.get_mut(&reading.thread) else { continue };
             for file in &files {
-                let queue = self.queues.entry((reading.task.clone(), *file)).or_default();
-                count(&mut queue.stacks, stack.clone());
+                count(waiter.stacks.entry(*file).or_default(), stack.clone());
             }
         }
         for reading in self.idle.iter().take(IDLE_STACKS) {
@@ -193,16 +197,11 @@ impl Queues {
         both.reverse();
         let again = |reading: &Reading| Some((reading.thread, read(reading.thread)?));
         let runs = both.iter().filter_map(again).collect();
-        self.compare(&both, &runs, |followed| &mut followed.short);
+        self.compare(&both, &runs, false);
     }
 
     /// Between two readings a leader slept on, or all of a file moved. Who of their waiters ran?
-    fn compare(
-        &mut self,
-        before: &[Reading],
-        runs: &HashMap<Tid, u64>,
-        pairs: fn(&mut Followed) -> &mut Pairs,
-    ) {
+    fn compare(&mut self, before: &[Reading], runs: &HashMap<Tid, u64>, is_long: bool) {
         let slept = |reading: &Reading| runs.get(&reading.thread) == Some(&reading.runs);
         let mut held: BTreeMap<usize, bool> = BTreeMap::new();
         for reading in before {
@@ -211,50 +210,60 @@ impl Queues {
             }
         }
         for (file, is_held) in held {
-            let mut of_tasks: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-            for reading in before.iter().filter(|reading| reading.part == Part::Waits) {
-                let (count, ran) = of_tasks.entry(&reading.task).or_default();
-                *count += 1;
-                *ran += u64::from(!slept(reading));
-            }
-            for (task, (count, ran)) in of_tasks {
-                let followed = self.queues.entry((task.to_owned(), file)).or_default();
-                pairs(followed).add(is_held, count, ran);
-            }
+            let waiters = before.iter().filter(|reading| reading.part == Part::Waits);
+            let waiters = waiters.map(|reading| (reading.thread, !slept(reading))).collect();
+            self.wakes.add(Pair { file, is_long, is_held, waiters });
         }
     }
 
-    /// For each name of waiters, the file beside which they waited most.
-    pub fn finish(self) -> Vec<Queue> {
-        let mut of_tasks: BTreeMap<String, (usize, Followed)> = BTreeMap::new();
-        for ((task, file), followed) in self.queues {
-            let most = of_tasks.get(&task).map_or(0, |(_, known)| known.waits);
-            if followed.waits > most {
-                of_tasks.insert(task, (file, followed));
+    /// The queues, and the index of the queue of each of their waiters.
+    pub fn finish(self) -> (Vec<Queue>, HashMap<Tid, usize>) {
+        // The file beside whose calls a thread waited most.
+        let mut of_threads: BTreeMap<Tid, (u64, usize)> = BTreeMap::new();
+        for file in self.files.keys() {
+            for thread in self.wakes.followers(*file) {
+                let waits = self.waiters[&thread].waits[file];
+                let most = of_threads.entry(thread).or_default();
+                *most = (*most).max((waits, *file));
             }
         }
-        let queue = |(task, (file, followed)): (String, (usize, Followed))| {
-            let led = &self.files[&file];
-            let idle = self.idle_stacks.get(&task).map(stacks).unwrap_or_default();
-            let call = led.calls.iter().max_by_key(|(_, count)| **count);
-            Queue {
-                task,
-                file,
-                call: call.map(|(call, _)| call.clone()).unwrap_or_default(),
-                looks: led.looks,
-                looks_of_several: led.looks_of_several,
-                waits: followed.waits,
-                threads: followed.threads.len() as u64,
-                leaders: led.threads.len() as u64,
-                leading_waiters: followed.threads.intersection(&led.threads).count() as u64,
-                short: followed.short,
-                long: followed.long,
-                waiting: stacks(&followed.stacks),
-                leading: stacks(&led.stacks),
-                idle,
-            }
-        };
-        of_tasks.into_iter().map(queue).collect()
+        let mut waiters: BTreeMap<(&str, usize), HashSet<Tid>> = BTreeMap::new();
+        for (thread, (_, file)) in of_threads {
+            waiters.entry((&self.waiters[&thread].task, file)).or_default().insert(thread);
+        }
+        let (mut queues, mut indices) = (Vec::new(), HashMap::new());
+        for ((task, file), threads) in waiters {
+            indices.extend(threads.iter().map(|thread| (*thread, queues.len())));
+            queues.push(self.queue(task, file, &threads));
+        }
+        (queues, indices)
+    }
+
+    fn queue(&self, task: &str, file: usize, threads: &HashSet<Tid>) -> Queue {
+        let led = &self.files[&file];
+        let call = led.calls.iter().max_by_key(|(_, count)| **count);
+        let mut waiting = Counts::new();
+        for (stack, count) in
+            threads.iter().filter_map(|thread| self.waiters[thread].stacks.get(&file)).flatten()
+        {
+            *waiting.entry(stack.clone()).or_default() += count;
+        }
+        Queue {
+            task: task.to_owned(),
+            file,
+            call: call.map(|(call, _)| call.clone()).unwrap_or_default(),
+            looks: led.looks,
+            looks_of_several: led.looks_of_several,
+            waits: threads.iter().map(|thread| self.waiters[thread].waits[&file]).sum(),
+            threads: threads.len() as u64,
+            leaders: led.threads.len() as u64,
+            leading_waiters: threads.intersection(&led.threads).count() as u64,
+            short: self.wakes.count(file, false, threads),
+            long: self.wakes.count(file, true, threads),
+            waiting: stacks(&waiting),
+            leading: stacks(&led.stacks),
+            idle: self.idle_stacks.get(task).map(stacks).unwrap_or_default(),
+        }
     }
 }
 
@@ -275,23 +284,10 @@ fn stacks(counts: &Counts) -> Vec<Stack> {
     stacks
 }
 
-impl Pairs {
-    fn add(&mut self, is_held: bool, count: u64, ran: u64) {
-        if is_held {
-            self.held += count;
-            self.held_woken += ran;
-        } else if ran > 0 {
-            // Else the call went on to its next step: a sync writes first, and then flushes.
-            self.ends += 1;
-            self.ended += count;
-            self.ended_woken += ran;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::Pairs;
     use std::cell::Cell;
 
     fn waits(tid: u32, runs: u64) -> Reading {
@@ -303,32 +299,36 @@ mod tests {
         Reading { part, ..waits(tid, runs) }
     }
 
+    /// Thread 2 runs at the end of each flush of thread 1, and thread 3 never.
     #[test]
     fn waiters_sleep_through_a_flush_and_wake_at_its_end() {
         let mut queues = Queues::default();
-        assert!(queues.look(vec![leads(1, 10), waits(2, 20), waits(3, 30)], vec![]));
-        let first = |(_, tid): Tid| Some(u64::from(tid) * 10);
-        queues.nap(first, || ());
-        let is_over = Cell::new(false);
-        let then = |(_, tid): Tid| {
-            let ran = is_over.get() && tid < 3;
-            Some(u64::from(tid) * 10 + u64::from(ran))
-        };
-        queues.nap(then, || is_over.set(true));
-        // A leader that goes on to its next step, and a thread that ran before the nap, are none.
-        let steps_on = Cell::new(0);
-        queues.nap(
-            |(_, tid): Tid| Some(u64::from(tid) * 10 + if tid == 1 { steps_on.get() } else { 0 }),
-            || steps_on.set(1),
-        );
-        queues.nap(|_| Some(99), || ());
+        for flush in 0..20 {
+            let runs = 100 * flush;
+            let both = vec![leads(1, runs), waits(2, runs), waits(3, 0)];
+            assert!(queues.look(both, vec![]));
+            let read = |ran: u64| move |(_, tid): Tid| Some(if tid == 3 { 0 } else { runs + ran });
+            queues.nap(read(0), || ());
+            // A leader that goes on to its next step is none, nor are threads that ran before.
+            let steps = Cell::new(0);
+            let step = |(_, tid): Tid| {
+                Some(if tid == 1 { runs + steps.get() } else { read(0)((1, tid))? })
+            };
+            queues.nap(step, || steps.set(1));
+            queues.nap(read(1), || ());
+            let is_over = Cell::new(0);
+            queues.nap(|thread| read(is_over.get())(thread), || is_over.set(1));
+        }
         // The leaders take turns.
-        assert!(queues.look(vec![leads(2, 22), waits(1, 12), waits(3, 30)], vec![]));
-        let queue = queues.finish().remove(0);
-        let short = Pairs { held: 2, held_woken: 0, ended: 2, ended_woken: 1, ends: 1 };
-        assert_eq!((queue.short, queue.long.ended), (short, 2));
-        assert_eq!((queue.threads, queue.leaders, queue.leading_waiters), (3, 2, 2));
-        assert_eq!((queue.looks, queue.looks_of_several, queue.waits), (2, 0, 4));
+        assert!(queues.look(vec![leads(2, 9999), waits(1, 9999), waits(3, 0)], vec![]));
+        let (queues, indices) = queues.finish();
+        assert_eq!(indices, HashMap::from([((1, 2), 0)]));
+        let queue = &queues[0];
+        let short = Pairs { held: 20, held_woken: 0, ended: 20, ended_woken: 20, ends: 20 };
+        let long = Pairs { held: 0, held_woken: 0, ended: 20, ended_woken: 20, ends: 20 };
+        assert_eq!((queue.short, queue.long), (short, long));
+        assert_eq!((queue.threads, queue.leaders, queue.leading_waiters), (1, 2, 1));
+        assert_eq!((queue.looks, queue.looks_of_several, queue.waits), (21, 0, 20));
         assert_eq!(queue.call, "fdatasync");
     }
 
@@ -337,7 +337,7 @@ mod tests {
         let mut queues = Queues::default();
         assert!(!queues.look(vec![waits(2, 20)], vec![]));
         assert!(!queues.look(vec![leads(1, 10)], vec![]));
-        assert!(queues.finish().is_empty());
+        assert!(queues.finish().0.is_empty());
     }
 
     #[test]

@@ -139,17 +139,16 @@ fn target(
     processes: &BTreeMap<u32, Process>,
     files: &mut Files,
 ) -> Target {
-    let Some((pid, descriptor)) = owners.get(&call.tid).copied().zip(call.descriptor()) else {
-        return Target::Unknown;
-    };
-    if let Some(process) = processes.get(&pid)
-        && let Some(open) = files.open(process, descriptor)
-    {
+    let Some(descriptor) = call.descriptor() else { return Target::Unknown };
+    let Some(pid) = owners.get(&call.tid).copied() else { return Target::Ended };
+    let process = processes.get(&pid);
+    if let Some(open) = process.and_then(|process| files.open(process, descriptor)) {
         return Target::File(open.file);
     }
     match files.last_known(pid, descriptor) {
         Some(Some(file)) => Target::File(file),
         Some(None) => Target::NoFile,
+        None if process.is_none() => Target::Ended,
         None => Target::Unknown,
     }
 }

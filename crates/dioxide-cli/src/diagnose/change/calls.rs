@@ -4,6 +4,7 @@ use dioxide_diagnose::activity::{CallStats, Latency};
 use dioxide_diagnose::evidence::Evidence;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// The calls of one name on one file in both observations.
@@ -53,17 +54,24 @@ pub fn changes(before: &Evidence, after: &Evidence) -> Vec<CallChange> {
 
 type ByCall = BTreeMap<(String, Option<String>), CallFigures>;
 
+/// Files that had one path in turn, like those of a rotated log, have one entry. It has the sums of
+/// their rates, and the latencies of the most frequent.
 fn figures(evidence: &Evidence) -> Option<ByCall> {
     let per_second = |count: u64| count as f64 * 1e9 / evidence.watched_ns.max(1) as f64;
-    let of = |call: &CallStats| {
+    let mut calls: Vec<&CallStats> = evidence.activity.calls.as_ref()?.iter().collect();
+    calls.sort_by_key(|call| Reverse(call.count));
+    let mut figures = ByCall::new();
+    for call in calls {
         let file = call.file.and_then(|file| evidence.files.get(file));
-        let figures = CallFigures {
-            per_second: per_second(call.count),
-            bytes_per_second: per_second(call.bytes),
+        let key = (call.name.clone(), file.map(|file| file.path.clone()));
+        let of_all = figures.entry(key).or_insert(CallFigures {
+            per_second: 0.0,
+            bytes_per_second: 0.0,
             p50: call.p50,
             p99: call.p99,
-        };
-        ((call.name.clone(), file.map(|file| file.path.clone())), figures)
-    };
-    Some(evidence.activity.calls.as_ref()?.iter().map(of).collect())
+        });
+        of_all.per_second += per_second(call.count);
+        of_all.bytes_per_second += per_second(call.bytes);
+    }
+    Some(figures)
 }

@@ -7,7 +7,7 @@
 mod calls;
 pub mod text;
 
-use super::document::{Diagnosis, Document};
+use super::document::{Diagnosis, Document, SCHEMA_VERSION};
 use anyhow::{Context, Result, bail, ensure};
 use calls::CallChange;
 use dioxide_diagnose::activity::{Interval, Timeline};
@@ -21,6 +21,8 @@ use std::path::Path;
 
 /// A change of the share of I/O time below this is not marked.
 const SHARE_CHANGE_MIN: f64 = 0.05;
+/// With fewer samples in I/O, shares are chance.
+const SAMPLES_MIN: u64 = 20;
 /// The marked change of a share, in standard errors.
 const ERRORS_MIN: f64 = 2.0;
 /// With fewer intervals, their variation is not known.
@@ -72,12 +74,12 @@ pub struct RateChange {
 /// A rate with its variation over intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
-    /// A quarter of the intervals has less.
-    pub low: f64,
+    /// A quarter of the intervals has less. None with few intervals.
+    pub low: Option<f64>,
     /// The mean over the time.
     pub mean: f64,
-    /// A quarter of the intervals has more.
-    pub high: f64,
+    /// A quarter of the intervals has more. None with few intervals.
+    pub high: Option<f64>,
 }
 
 /// Reads the document of an earlier observation.
@@ -96,6 +98,11 @@ fn parse(text: &[u8]) -> Result<Document> {
         Some(kind) => bail!("is of `dioxide {kind}`; {NEEDED}"),
         None => bail!("is not of dioxide; {NEEDED}"),
     }
+    let version = value["schema_version"].as_u64().unwrap_or_default();
+    ensure!(
+        version <= u64::from(SCHEMA_VERSION),
+        "is of a later dioxide, which this one does not understand; {NEEDED}"
+    );
     let document: Document = serde_json::from_value(value)
         .with_context(|| format!("is not quite a document of diagnose; {NEEDED}"))?;
     ensure!(document.observed_pid().is_some(), "is the diagnosis of a path; {NEEDED}");
@@ -118,8 +125,8 @@ impl Change {
         Self {
             before_date: before.machine.date.clone(),
             unlike: unlike(before, after),
-            verdicts: shares(&old.verdicts, &new.verdicts, (old.looks, new.looks)),
-            waits: shares(&old.waits, &new.waits, (old.looks, new.looks)),
+            verdicts: shares(&old.verdicts, &new.verdicts, (old.samples, new.samples)),
+            waits: shares(&old.waits, &new.waits, (old.samples, new.samples)),
             rates,
             calls,
         }
@@ -131,13 +138,16 @@ impl Change {
 struct Shares {
     verdicts: BTreeMap<String, f64>,
     waits: BTreeMap<String, f64>,
-    /// Independent samples, at most: threads of one pass wait for the same thing.
-    looks: u64,
+    /// Independent samples in I/O, at most: threads of one pass wait for the same thing.
+    samples: u64,
 }
 
 impl Shares {
     fn of(diagnosis: &Diagnosis) -> Self {
-        let mut all = Self { looks: diagnosis.evidence.looks, ..Self::default() };
+        let in_io = diagnosis.waits.iter().filter(|wait| wait.share.is_some());
+        let in_io = in_io.fold(0, |sum: u64, wait| sum.saturating_add(wait.samples));
+        let samples = diagnosis.evidence.looks.min(in_io);
+        let mut all = Self { samples, ..Self::default() };
         for finding in &diagnosis.findings {
             *all.verdicts.entry(finding.wall.name().into()).or_default() += finding.share;
         }
@@ -154,12 +164,12 @@ impl Shares {
 fn shares(
     before: &BTreeMap<String, f64>,
     after: &BTreeMap<String, f64>,
-    looks: (u64, u64),
+    samples: (u64, u64),
 ) -> Vec<ShareChange> {
     let names = before.keys().chain(after.keys()).collect::<std::collections::BTreeSet<_>>();
     let change = |name: &String| {
         let (before, after) = (before.get(name).copied(), after.get(name).copied());
-        let is_marked = is_beyond_noise(before.unwrap_or(0.0), after.unwrap_or(0.0), looks);
+        let is_marked = is_beyond_noise(before.unwrap_or(0.0), after.unwrap_or(0.0), samples);
         ShareChange { name: name.clone(), before, after, is_marked }
     };
     let mut changes: Vec<_> = names.into_iter().map(change).collect();
@@ -169,9 +179,10 @@ fn shares(
 }
 
 fn is_beyond_noise(before: f64, after: f64, (old, new): (u64, u64)) -> bool {
-    let variance = |share: f64, looks: u64| share * (1.0 - share).max(0.0) / looks.max(1) as f64;
-    let error = (variance(before, old) + variance(after, new)).sqrt();
-    (before - after).abs() > SHARE_CHANGE_MIN.max(ERRORS_MIN * error)
+    let variance = |share: f64, samples: u64| share * (1.0 - share).max(0.0) / samples as f64;
+    let error = || (variance(before, old) + variance(after, new)).sqrt();
+    old.min(new) >= SAMPLES_MIN
+        && (before - after).abs() > SHARE_CHANGE_MIN.max(ERRORS_MIN * error())
 }
 
 fn rates(before: &Evidence, after: &Evidence) -> Vec<RateChange> {
@@ -189,9 +200,12 @@ fn rates(before: &Evidence, after: &Evidence) -> Vec<RateChange> {
     ];
     let change = |(name, value): (&str, Value)| {
         let (before, after) = (spread(old, value), spread(new, value));
-        let is_marked = before
-            .zip(after)
-            .is_some_and(|(before, after)| before.high < after.low || after.high < before.low);
+        let is_below = |one: Option<Spread>, other: Option<Spread>| {
+            one.and_then(|it| it.high)
+                .zip(other.and_then(|it| it.low))
+                .is_some_and(|(high, low)| high < low)
+        };
+        let is_marked = is_below(before, after) || is_below(after, before);
         RateChange { name: name.into(), before, after, is_marked }
     };
     all.into_iter().filter(|(name, _)| is_one_source || *name != "calls").map(change).collect()
@@ -210,8 +224,8 @@ fn spread(timeline: Option<&Timeline>, value: fn(&Interval) -> Option<f64>) -> O
     values.sort_by(f64::total_cmp);
     let quarter = values.len() / 4;
     let (low, high) = match values.len() {
-        count if count < INTERVALS_MIN => (0.0, f64::MAX),
-        count => (values[quarter], values[count - 1 - quarter]),
+        count if count < INTERVALS_MIN => (None, None),
+        count => (Some(values[quarter]), Some(values[count - 1 - quarter])),
     };
     Some(Spread { low, mean, high })
 }

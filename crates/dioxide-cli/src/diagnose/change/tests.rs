@@ -1,6 +1,6 @@
 use super::super::document::examples::{appends, document, program, slower_program};
 use super::*;
-use dioxide_diagnose::activity::CallsFrom;
+use dioxide_diagnose::activity::{CallStats, CallsFrom};
 
 fn observation() -> Document {
     document(vec![program()])
@@ -46,6 +46,51 @@ fn differences_within_the_noise_are_not_marked() {
     assert!(is_beyond_noise(0.5, 0.6, (1000, 1000)));
 }
 
+/// A program with two to six samples in I/O was marked in each of four comparisons with itself.
+#[test]
+fn an_idle_program_has_no_marked_change() {
+    assert!(!is_beyond_noise(0.0, 1.0, (0, 500)), "no I/O before");
+    assert!(!is_beyond_noise(0.2, 1.0, (19, 500)), "hardly any");
+    let idle = |diagnosis: Diagnosis| {
+        let mut evidence = diagnosis.evidence;
+        evidence.looks = 500;
+        evidence.sightings.iter_mut().for_each(|sighting| sighting.count = sighting.count.min(6));
+        document(vec![Diagnosis::of_program(evidence)])
+    };
+    let mut other = program();
+    other.evidence.sightings.truncate(1);
+    let change = Change::new(&idle(program()), &idle(other));
+    assert!(change.waits.iter().any(|wait| wait.before != wait.after), "{change:#?}");
+    assert!(change.waits.iter().chain(&change.verdicts).all(|share| !share.is_marked));
+}
+
+#[test]
+fn few_intervals_have_no_quartiles() {
+    let mut short = program();
+    short.evidence.activity.timeline.as_mut().unwrap().intervals.truncate(INTERVALS_MIN - 1);
+    let change = Change::new(&document(vec![short]), &slower());
+    for rate in &change.rates {
+        let (before, after) = (rate.before.unwrap(), rate.after.unwrap());
+        assert!(before.low.is_none() && before.high.is_none() && !rate.is_marked, "{rate:?}");
+        assert!(after.low.is_some() && after.high.is_some(), "{rate:?}");
+    }
+}
+
+/// The calls of the rarest file replaced those of the others.
+#[test]
+fn calls_of_a_rotated_file_are_added_up() {
+    let mut rotated = program().evidence;
+    rotated.files.push(rotated.files[0].clone());
+    let calls = rotated.activity.calls.as_mut().unwrap();
+    let rare = CallStats { file: Some(1), count: calls[0].count / 4, ..calls[0].clone() };
+    calls[0].p50.ns *= 2;
+    calls.push(rare);
+    let change = Change::new(&observation(), &document(vec![Diagnosis::of_program(rotated)]));
+    let (before, after) = (change.calls[0].before.unwrap(), change.calls[0].after.unwrap());
+    assert!((after.per_second / before.per_second - 1.25).abs() < 0.01, "{after:?}");
+    assert_eq!(after.p50.ns, before.p50.ns * 2, "of the most frequent");
+}
+
 #[test]
 fn calls_of_different_sources_are_not_compared() {
     let mut untraced = program().evidence;
@@ -65,6 +110,8 @@ fn other_documents_are_refused() {
     assert!(refusal("{}").contains("is not of dioxide"));
     assert!(refusal(r#"{"kind": "probe"}"#).contains("is of `dioxide probe`; needed is"));
     assert!(refusal(r#"{"kind": "diagnose"}"#).contains("is not quite"));
+    let later = r#"{"kind": "diagnose", "schema_version": 2}"#;
+    assert!(refusal(later).contains("is of a later dioxide"));
     let path = document(vec![appends(2)]);
     assert!(refusal(&serde_json::to_string(&path).unwrap()).contains("of a path"));
     let written = serde_json::to_string(&observation()).unwrap();

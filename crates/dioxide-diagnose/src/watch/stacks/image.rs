@@ -17,7 +17,10 @@ use std::fs::File;
 type Slice<'a> = EndianSlice<'a, NativeEndian>;
 
 /// Larger unwind tables are not read.
-const TABLE_BYTES_MAX: u64 = 256 << 20;
+const TABLE_BYTES_MAX: u64 = 64 << 20;
+/// A function with a longer entry in the unwind table is not unwound. Its instructions run for each
+/// stack.
+const ENTRY_BYTES_MAX: usize = 64 << 10;
 /// The smallest page.
 const PAGE: u64 = 4096;
 /// Further symbols are not read.
@@ -93,7 +96,11 @@ impl Image {
         let offset = at.checked_sub(self.bases.eh_frame.section?)?;
         let offset = gimli::EhFrameOffset(usize::try_from(offset).ok()?);
         let entry = frames.fde_from_offset(&self.bases, offset, EhFrame::cie_from_offset).ok()?;
-        if !entry.contains(address) {
+        let is_long = |bytes: usize| bytes > ENTRY_BYTES_MAX;
+        if !entry.contains(address)
+            || is_long(entry.entry_len())
+            || is_long(entry.cie().entry_len())
+        {
             return None;
         }
         let row = entry.unwind_info_for_address(&frames, &self.bases, context, address).ok()?;
@@ -148,6 +155,51 @@ mod tests {
         assert_eq!(demangled("XLogFlush"), "XLogFlush");
         assert_eq!(demangled("_ZN7rocksdb6DBImpl5FlushEi"), "rocksdb::DBImpl::Flush");
         assert_eq!(demangled("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+    }
+
+    /// The tables of one function of 16 bytes, with this number of remember and restore pairs.
+    fn with_pairs(pairs: usize) -> Image {
+        const FRAME_AT: u32 = 0x10_0000;
+        const HDR_AT: u32 = 0x90_0000;
+        const CODE_AT: u32 = 0x1000;
+        let entry = |mut body: Vec<u8>| {
+            body.resize(body.len().next_multiple_of(8) + 4, 0);
+            [(body.len() as u32).to_ne_bytes().to_vec(), body].concat()
+        };
+        // Version 1, "zR", factors 1 and -8, return address 16, pc-relative 4-byte addresses. Then:
+        // the frame begins at rsp + 8, and the return address is below it.
+        let cie = [0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1];
+        let mut eh_frame = entry(cie.to_vec());
+        let fde_at = eh_frame.len() as u32;
+        let to_code = CODE_AT.wrapping_sub(FRAME_AT + fde_at + 8);
+        let words = [fde_at + 4, to_code, 16].map(u32::to_ne_bytes).concat();
+        eh_frame.extend(entry([words, vec![0], [0x0a, 0x0b].repeat(pairs)].concat()));
+        eh_frame.extend([0; 4]);
+        let hdr_words = [
+            FRAME_AT.wrapping_sub(HDR_AT + 4),
+            1,
+            CODE_AT.wrapping_sub(HDR_AT),
+            (FRAME_AT + fde_at).wrapping_sub(HDR_AT),
+        ];
+        let eh_frame_hdr =
+            [vec![1, 0x1b, 0x03, 0x3b], hdr_words.map(u32::to_ne_bytes).concat()].concat();
+        let bases = BaseAddresses::default()
+            .set_eh_frame(FRAME_AT.into())
+            .set_eh_frame_hdr(HDR_AT.into())
+            .set_text(CODE_AT.into());
+        let file = File::open("/proc/self/exe").unwrap();
+        Image { file, segments: Vec::new(), eh_frame, eh_frame_hdr, bases }
+    }
+
+    /// One function of a hostile program had 100 MB of instructions.
+    #[test]
+    fn endless_unwind_instructions_are_refused() {
+        let start = |pairs| {
+            let mut context = UnwindContext::new();
+            with_pairs(pairs).place(0x1008, &mut context).map(|place| place.start)
+        };
+        assert_eq!(start(100), Some(0x1000));
+        assert_eq!(start(ENTRY_BYTES_MAX), None);
     }
 
     #[test]

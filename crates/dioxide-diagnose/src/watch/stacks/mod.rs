@@ -21,6 +21,8 @@ use unwind::{Frame, Memory};
 
 /// The interval of taking stacks.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// The time for the stacks of one pass. Further ones are not taken.
+const BATCH_MAX: Duration = Duration::from_millis(50);
 /// A map that lacks an address is read again after this time.
 const MAPS_INTERVAL: Duration = Duration::from_secs(1);
 /// The innermost part of a stack that is copied.
@@ -69,7 +71,8 @@ impl Stacks {
     }
 
     /// The functions of a thread that has run so often and sleeps in such a call, innermost first,
-    /// as indices into [`Stacks::finish`]. None if it ran meanwhile, or its stack cannot be read.
+    /// as indices into [`Stacks::finish`]. None if it ran meanwhile, its stack cannot be read, or
+    /// the stacks of this pass took too long.
     pub fn stack(
         &mut self,
         process: &Process,
@@ -77,13 +80,18 @@ impl Stacks {
         runs: u64,
         is_such: impl FnOnce(&str) -> bool,
     ) -> Option<Vec<usize>> {
+        let until = self.last.map(|last| last + BATCH_MAX);
+        let is_late = || until.is_some_and(|until| Instant::now() >= until);
+        if is_late() {
+            return None;
+        }
         let thread = process.threads.get(&tid)?;
         let (call, sp, pc) = thread.registers(&process.dir)?;
         if !is_such(&call) {
             return None;
         }
         let memory = process.open("mem")?;
-        let mappings = find_maps(&mut self.maps, process, pc)?;
+        let mappings = find_maps(&mut self.maps, process, [pc, sp])?;
         let end = maps::at(mappings, sp)?.end;
         let mut stack = vec![0; (end - sp).min(STACK_BYTES_MAX) as usize];
         memory.read_exact_at(&mut stack, sp).ok()?;
@@ -92,7 +100,7 @@ impl Stacks {
         }
         let images = &mut self.images;
         let mut view = View { process, memory, mappings, images, sp, stack };
-        let frames = unwind::unwind(&mut view, pc, sp, &mut self.context);
+        let frames = unwind::unwind(&mut view, pc, sp, &mut self.context, is_late);
         let functions = &mut self.functions;
         let mut number = |frame: Frame| match functions.len() {
             FUNCTIONS_MAX => functions.get(&frame).copied(),
@@ -124,16 +132,21 @@ impl Stacks {
 fn find_maps<'a>(
     maps: &'a mut HashMap<u32, Maps>,
     process: &Process,
-    pc: u64,
+    addresses: [u64; 2],
 ) -> Option<&'a [Mapping]> {
     let is_stale = maps.get(&process.pid).is_none_or(|known| {
-        maps::at(&known.mappings, pc).is_none() && known.read.elapsed() >= MAPS_INTERVAL
+        lacks(&known.mappings, addresses) && known.read.elapsed() >= MAPS_INTERVAL
     });
     if is_stale {
         let mappings = maps::parse_maps(&process.read("maps")?);
         maps.insert(process.pid, Maps { mappings, read: Instant::now() });
     }
     Some(&maps.get(&process.pid)?.mappings)
+}
+
+/// Whether the process has mapped code or a stack since: of a library, a thread or a new program.
+fn lacks(mappings: &[Mapping], addresses: [u64; 2]) -> bool {
+    addresses.into_iter().any(|address| maps::at(mappings, address).is_none())
 }
 
 /// A process, with a copy of the stack of one of its threads.
@@ -201,6 +214,15 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_start_later_have_stacks() {
+        let mappings =
+            maps::parse_maps("1000-2000 r-xp 0 08:01 7 /bin/server\n7000-8000 rw-p 0 00:00 0\n");
+        assert!(!lacks(&mappings, [0x1500, 0x7500]));
+        assert!(lacks(&mappings, [0x1500, 0x6500]), "the stack of a new thread");
+        assert!(lacks(&mappings, [0x2500, 0x7500]), "the code of a new library");
+    }
+
+    #[test]
     fn a_sleeping_thread_has_a_stack() {
         let (stop, end) = channel();
         let (send_tid, tid) = channel();
@@ -216,7 +238,8 @@ mod tests {
         let mut stack = Vec::new();
         while stack.is_empty() {
             let Some(runs) = process.threads[&tid].runs(&process.dir) else { continue };
-            assert_eq!(stacks.stack(&process, tid, runs + 1, |_| true), None, "it has run since");
+            let past = stacks.stack(&process, tid, runs.wrapping_sub(1), |_| true);
+            assert_eq!(past, None, "it has run since");
             stack = stacks.stack(&process, tid, runs, |call| call == "futex").unwrap_or_default();
         }
         drop(stop);

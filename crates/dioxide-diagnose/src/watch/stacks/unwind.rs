@@ -33,17 +33,18 @@ pub trait Memory {
 /// A function on a stack: the number of its image, and its first address as linked.
 pub type Frame = (usize, u64);
 
-/// The functions on the stack, innermost first. It ends where the tables end.
+/// The functions on the stack, innermost first. It ends where the tables end, or when it is late.
 pub fn unwind(
     memory: &mut impl Memory,
     pc: u64,
     sp: u64,
     context: &mut UnwindContext<usize>,
+    is_late: impl Fn() -> bool,
 ) -> Vec<Frame> {
     let mut registers = [None; REGISTERS];
     registers[usize::from(RSP)] = Some(sp);
     let (mut pc, mut frames) = (pc, Vec::new());
-    while frames.len() < DEPTH_MAX {
+    while frames.len() < DEPTH_MAX && !is_late() {
         // A return address may be the one behind the function.
         let at = if frames.is_empty() { pc } else { pc - 1 };
         let Some((number, image, distance)) = memory.image(at) else { break };

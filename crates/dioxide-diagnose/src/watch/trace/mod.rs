@@ -35,6 +35,8 @@ const SLICE_FIRST: Duration = Duration::from_millis(10);
 const SLICE_EVENTS: usize = 2000;
 /// Limits the growth of slices, because the program may have been quiet in the last one.
 const SLICE_GROWTH_MAX: f64 = 4.0;
+/// Tracing that begins after this part of the time is late.
+const LATE_PART: u32 = 10;
 
 /// Traces until it is stopped or dropped.
 #[derive(Debug)]
@@ -120,11 +122,7 @@ impl Tracer {
         match self.join() {
             Ok((account, covered)) => {
                 let mut traced = self.traced(account, files);
-                if covered < watched / 2 {
-                    traced.unseen.push(format!(
-                        "tracing: it took until {covered:.1?} before the end to begin"
-                    ));
-                }
+                traced.unseen.extend(late(covered, watched));
                 traced
             }
             Err(error) => Traced { unseen: vec![format!("tracing: {error}")], ..Traced::default() },
@@ -251,6 +249,12 @@ impl Slices {
     }
 }
 
+/// The remark on tracing that began late: counts lack the time before.
+fn late(covered: Duration, watched: Duration) -> Option<String> {
+    let is_late = covered < watched - watched / LATE_PART;
+    is_late.then(|| format!("tracing: it took until {covered:.1?} before the end to begin"))
+}
+
 fn next_length(length: Duration, events: usize) -> Duration {
     let factor = SLICE_EVENTS as f64 / events.max(1) as f64;
     length.mul_f64(factor.min(SLICE_GROWTH_MAX)).clamp(SLICE_MIN, PERIOD)
@@ -313,4 +317,18 @@ fn punts(account: &Account) -> Vec<Punt> {
     let mut punts: Vec<_> = account.punts.iter().map(punt).collect();
     punts.sort_by_key(|one| Reverse(one.count));
     punts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_tracing_is_told_from_a_tenth_on() {
+        let after =
+            |millis: u64| late(Duration::from_millis(5000 - millis), Duration::from_secs(5));
+        assert_eq!(after(499), None);
+        let text = "tracing: it took until 4.4s before the end to begin";
+        assert_eq!(after(600).as_deref(), Some(text));
+    }
 }
