@@ -228,12 +228,16 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
             )
         }
         Subject::Program { pid, command, processes, selected } => {
-            let processes = if *processes == 1 {
-                String::new()
-            } else {
-                format!(" and {} more", processes - 1)
-            };
             let selected = selected.as_ref().map(|how| format!(", of {how}")).unwrap_or_default();
+            let processes = match processes {
+                0 => {
+                    return format!(
+                        "Process {pid} ({command}){selected}: it ended before it was sampled"
+                    );
+                }
+                1 => String::new(),
+                more => format!(" and {} more", more - 1),
+            };
             format!(
                 "Process {pid}{processes} ({command}){selected}: {}, watched for {:.1} s{}",
                 counted(evidence.threads, "thread"),
@@ -481,6 +485,22 @@ mod tests {
         assert!(!text.contains('\x1b'), "{text}");
         // The title, the finding, the wait table's function, task and file, and the last line.
         assert!(text.matches("evil").count() >= 6, "{text}");
+    }
+
+    /// The number of further processes was computed from 0.
+    #[test]
+    fn a_program_that_ends_before_the_first_sample_has_a_title() {
+        let mut evidence = appends(2).evidence;
+        let (command, selected) = ("sleep 0.15".into(), None);
+        evidence.subject = Subject::Program { pid: 7, command, processes: 0, selected };
+        (evidence.threads, evidence.looks) = (0, 0);
+        evidence.sightings.clear();
+        evidence.curve.clear();
+        let text = printed(vec![Diagnosis::of_program(evidence)], false);
+        assert!(
+            text.starts_with("Process 7 (sleep 0.15): it ended before it was sampled"),
+            "{text}"
+        );
     }
 
     #[test]
