@@ -1,6 +1,8 @@
 //! Other processes in calls on the files whose locks the program waits for.
 
 use super::case::Case;
+use crate::channels::{Does, does};
+use crate::evidence::SeenFile;
 use crate::words::{counted_es, list, mean};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,6 +54,18 @@ fn others<'a>(case: &Case<'a>, is_its: impl Fn(&str) -> bool) -> Vec<(u32, Other
         .collect();
     others.sort_by_key(|(_, other)| std::cmp::Reverse((other.working, other.waiting)));
     others
+}
+
+/// The processes that were in calls that may write or grow this file.
+pub fn writers(case: &Case<'_>, file: &SeenFile) -> Vec<String> {
+    let threads = case.evidence.contenders.iter().flat_map(|contenders| &contenders.threads);
+    let is_its = |index: usize| case.evidence.files.get(index).is_some_and(|its| its == file);
+    let writes = |call: &str| matches!(does(call), Some(Does::Writes | Does::Shapes));
+    let names: BTreeSet<String> = threads
+        .filter(|one| is_its(one.file) && writes(&one.call))
+        .map(|one| format!("{} ({})", one.pid, one.process))
+        .collect();
+    names.into_iter().collect()
 }
 
 /// A sentence of the verdict, if other processes may hold the lock.
