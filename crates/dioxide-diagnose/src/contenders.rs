@@ -31,6 +31,8 @@ pub struct Contender {
     pub file: usize,
     /// The call: `fallocate`, `fsync`, ...
     pub call: String,
+    /// Whether its descriptor is open with O_DIRECT. None if that is not known.
+    pub is_direct: Option<bool>,
     /// Number of passes in which the thread was in the call, and did not wait for the lock.
     pub working: u64,
     /// Number of passes in which it waited for the lock too.

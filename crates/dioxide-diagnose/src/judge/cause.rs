@@ -310,6 +310,7 @@ mod tests {
             thread: "backup".into(),
             file: 0,
             call: call.into(),
+            is_direct: None,
             working: 9,
             waiting: 0,
         }

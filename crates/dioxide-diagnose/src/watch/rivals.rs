@@ -45,8 +45,8 @@ pub struct Rivals {
 struct Rival {
     process: Process,
     name: String,
-    /// By descriptor.
-    files: HashMap<i32, usize>,
+    /// By descriptor: the file, and whether it is open with O_DIRECT.
+    files: HashMap<i32, (usize, Option<bool>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +57,16 @@ struct Key {
     thread: String,
     file: usize,
     call: String,
+    is_direct: Option<bool>,
+}
+
+/// A call on a contended file.
+#[derive(Debug, PartialEq, Eq)]
+struct RivalCall {
+    descriptor: i32,
+    file: usize,
+    name: String,
+    is_direct: Option<bool>,
 }
 
 /// Whether a thread waits for the lock of an inode.
@@ -89,11 +99,13 @@ impl Rivals {
         self.passes += 1;
         for rival in self.processes.values_mut() {
             for (tid, thread, look) in rival.process.look(|_| true) {
-                let Some((file, call)) = rival_call(&look, &rival.files, &now) else { continue };
+                let Some(call) = rival_call(&look, &rival.files, &now) else { continue };
+                let RivalCall { file, name: call, is_direct, .. } = call;
                 let named = Call::named(&call);
                 let waits = waits_for_inode(&look, Some(&named), Some(files.file(file)));
                 let process = rival.name.clone();
-                let key = Key { pid: rival.process.pid, process, tid, thread, file, call };
+                let pid = rival.process.pid;
+                let key = Key { pid, process, tid, thread, file, call, is_direct };
                 let (working, waiting) = self.seen.entry(key).or_default();
                 *(if waits { waiting } else { working }) += 1;
             }
@@ -121,9 +133,10 @@ impl Rivals {
             left = left.saturating_sub(descriptors.len().max(1));
             let of = |descriptor: i32| {
                 let file = files.identified(&process, descriptor)?;
-                self.contended.contains(&file).then_some((descriptor, file))
+                let is_contended = self.contended.contains(&file);
+                is_contended.then(|| (descriptor, (file, Files::is_direct(&process, descriptor))))
             };
-            let its: HashMap<i32, usize> = descriptors.into_iter().filter_map(of).collect();
+            let its: HashMap<_, _> = descriptors.into_iter().filter_map(of).collect();
             self.keep(process, its);
         }
         self.is_complete |= self.next == 0;
@@ -131,7 +144,7 @@ impl Rivals {
         self.processes.retain(|pid, _| names.binary_search(pid).is_ok());
     }
 
-    fn keep(&mut self, mut process: Process, files: HashMap<i32, usize>) {
+    fn keep(&mut self, mut process: Process, files: HashMap<i32, (usize, Option<bool>)>) {
         let pid = process.pid;
         if files.is_empty() {
             self.processes.remove(&pid);
@@ -149,8 +162,8 @@ impl Rivals {
     /// None if no thread waited for the lock of a file.
     pub fn finish(self) -> Option<Contenders> {
         let thread = |(key, (working, waiting)): (Key, (u64, u64))| {
-            let Key { pid, process, tid, thread, file, call } = key;
-            Contender { pid, process, tid, thread, file, call, working, waiting }
+            let Key { pid, process, tid, thread, file, call, is_direct } = key;
+            Contender { pid, process, tid, thread, file, call, is_direct, working, waiting }
         };
         let mut threads: Vec<_> = self.seen.into_iter().map(thread).collect();
         threads.sort_by_key(|one| std::cmp::Reverse((one.working, one.waiting)));
@@ -166,30 +179,35 @@ impl Rivals {
     }
 }
 
-/// The contended file of a thread's call, and the name of the call. A running thread is in an
-/// unknown call, which may be on the only such file of its process.
+/// The call of a thread, if it is on a contended file. A running thread is in an unknown call,
+/// which may be on the only such file of its process.
 fn rival_call(
     look: &Look,
-    files: &HashMap<i32, usize>,
+    files: &HashMap<i32, (usize, Option<bool>)>,
     contended: &BTreeSet<usize>,
-) -> Option<(usize, String)> {
-    let (file, name) = match look.call {
+) -> Option<RivalCall> {
+    let call = match look.call {
         Some(call) => {
             let descriptor = match call.about(&|_, _| false) {
                 About::Descriptor(descriptor) => descriptor,
                 About::Transfer(transfer) => transfer.descriptor,
                 About::Nothing | About::Futex { .. } => return None,
             };
-            (*files.get(&descriptor)?, call.name())
+            let (file, is_direct) = *files.get(&descriptor)?;
+            RivalCall { descriptor, file, name: call.name(), is_direct }
         }
         None if look.state == 'R' => {
-            let mut its = files.values();
-            let file = *its.next()?;
-            its.all(|other| *other == file).then_some((file, RUNNING.to_owned()))?
+            let mut its = files.iter();
+            let (descriptor, (file, _)) = its.next()?;
+            if its.any(|(_, (other, _))| other != file) {
+                return None;
+            }
+            let name = RUNNING.to_owned();
+            RivalCall { descriptor: *descriptor, file: *file, name, is_direct: None }
         }
         None => return None,
     };
-    contended.contains(&file).then_some((file, name))
+    contended.contains(&call.file).then_some(call)
 }
 
 /// In ascending order.
@@ -214,19 +232,21 @@ mod tests {
 
     #[test]
     fn only_calls_on_contended_files_count() {
-        let files = HashMap::from([(3, 7), (4, 8)]);
+        let files = HashMap::from([(3, (7, Some(true))), (4, (8, None))]);
         let of = |look: &Look, contended: &[usize]| {
             rival_call(look, &files, &contended.iter().copied().collect())
         };
         let sync = look(Some(Sysno::fsync), 'D');
-        assert_eq!(of(&sync, &[7]), Some((7, "fsync".into())));
+        let (descriptor, file, name, is_direct) = (3, 7, "fsync".into(), Some(true));
+        let expected = RivalCall { descriptor, file, name, is_direct };
+        assert_eq!(of(&sync, &[7]), Some(expected));
         assert_eq!(of(&sync, &[8]), None, "the other file");
         assert_eq!(of(&look(Some(Sysno::nanosleep), 'S'), &[7]), None);
         assert_eq!(of(&look(None, 'R'), &[7]), None, "it may be in a call on either file");
         assert_eq!(of(&look(None, 'S'), &[7]), None);
-        let one = HashMap::from([(3, 7), (5, 7)]);
-        let running = rival_call(&look(None, 'R'), &one, &[7].into());
-        assert_eq!(running, Some((7, RUNNING.into())));
+        let one = HashMap::from([(3, (7, Some(true))), (5, (7, Some(false)))]);
+        let running = rival_call(&look(None, 'R'), &one, &[7].into()).unwrap();
+        assert_eq!((running.file, &*running.name, running.is_direct), (7, RUNNING, None));
     }
 
     #[test]
