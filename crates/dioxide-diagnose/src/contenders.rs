@@ -10,7 +10,8 @@ pub struct Contenders {
     pub passes: u64,
     /// Processes whose descriptors may not be read.
     pub refused: u64,
-    /// Whether the descriptors of all other processes were read at least once.
+    /// Whether the descriptors of all other processes were read at least once, and all processes
+    /// with such a file were sampled.
     pub is_complete: bool,
     /// The threads that were in a call on such a file, the most frequent first.
     pub threads: Vec<Contender>,

@@ -146,8 +146,8 @@ fn line(pid: u32, other: &Other<'_>, passes: u64) -> String {
 
 fn not_seen(refused: u64) -> String {
     match refused {
-        0 => "Other processes with the file were not seen: there was no time to look at all \
-              processes."
+        0 => "Other processes with the file were not seen in a call that takes the lock, but not \
+              all processes could be looked at."
             .into(),
         refused => format!(
             "{} may not be looked at by this user: whether they hold the lock is not seen. Run as \

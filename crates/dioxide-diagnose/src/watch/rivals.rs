@@ -18,6 +18,8 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
 const DESCRIPTORS_MAX: usize = 10_000;
 /// Processes to sample.
 const RIVALS_MAX: usize = 16;
+/// After this many passes without a call, a process makes room for another one.
+const IDLE_PASSES: u64 = 10;
 /// Threads of each whose files stay open.
 const OPEN_THREADS_MAX: u64 = 32;
 /// Threads to report.
@@ -33,6 +35,8 @@ pub struct Rivals {
     contended_now: BTreeSet<usize>,
     processes: BTreeMap<u32, Rival>,
     refused: BTreeSet<u32>,
+    /// Processes with such a file that found no room among the sampled ones.
+    left_out: BTreeSet<u32>,
     seen: BTreeMap<Key, (u64, u64)>,
     passes: u64,
     searched: Option<Instant>,
@@ -47,6 +51,8 @@ struct Rival {
     name: String,
     /// By descriptor: the file, and whether it is open with O_DIRECT.
     files: HashMap<i32, (usize, Option<bool>)>,
+    /// The passes since it was last in a call on one.
+    idle: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,8 +104,10 @@ impl Rivals {
         }
         self.passes += 1;
         for rival in self.processes.values_mut() {
+            rival.idle += 1;
             for (tid, thread, look) in rival.process.look(|_| true) {
                 let Some(call) = rival_call(&look, &rival.files, &now) else { continue };
+                rival.idle = 0;
                 let RivalCall { file, name: call, is_direct, .. } = call;
                 let named = Call::named(&call);
                 let waits = waits_for_inode(&look, Some(&named), Some(files.file(file)));
@@ -151,12 +159,23 @@ impl Rivals {
         } else if let Some(known) = self.processes.get_mut(&pid) {
             known.files = files;
             known.process.find_threads(OPEN_THREADS_MAX as usize);
-        } else if self.processes.len() < RIVALS_MAX
-            && process.find_threads(OPEN_THREADS_MAX as usize)
-        {
+        } else if !self.has_room() {
+            self.left_out.insert(pid);
+        } else if process.find_threads(OPEN_THREADS_MAX as usize) {
             let name = process.read("comm").unwrap_or_default().trim().to_owned();
-            self.processes.insert(pid, Rival { process, name, files });
+            self.processes.insert(pid, Rival { process, name, files, idle: 0 });
+            self.left_out.remove(&pid);
         }
+    }
+
+    /// Whether one more process may be sampled, if need be in place of an idle one.
+    fn has_room(&mut self) -> bool {
+        if self.processes.len() < RIVALS_MAX {
+            return true;
+        }
+        let idle = self.processes.iter().filter(|(_, rival)| rival.idle >= IDLE_PASSES);
+        let most = idle.max_by_key(|(_, rival)| rival.idle).map(|(pid, _)| *pid);
+        most.and_then(|pid| self.processes.remove(&pid)).is_some()
     }
 
     /// None if no thread waited for the lock of a file.
@@ -169,7 +188,7 @@ impl Rivals {
         threads.sort_by_key(|one| std::cmp::Reverse((one.working, one.waiting)));
         threads.truncate(REPORTED_MAX);
         let refused = self.refused.len() as u64;
-        let is_complete = self.is_complete;
+        let is_complete = self.is_complete && self.left_out.is_empty();
         (self.passes > 0).then_some(Contenders {
             passes: self.passes,
             refused,
@@ -247,6 +266,24 @@ mod tests {
         let one = HashMap::from([(3, (7, Some(true))), (5, (7, Some(false)))]);
         let running = rival_call(&look(None, 'R'), &one, &[7].into()).unwrap();
         assert_eq!((running.file, &*running.name, running.is_direct), (7, RUNNING, None));
+    }
+
+    #[test]
+    fn a_process_that_finds_no_room_is_not_overlooked() {
+        let own = |pid| Process { pid, ..Process::find(std::process::id()).unwrap() };
+        let keep = |rivals: &mut Rivals, pid| rivals.keep(own(pid), [(3, (7, None))].into());
+        let full = || {
+            let mut rivals = Rivals { is_complete: true, passes: 1, ..Rivals::default() };
+            (0..=RIVALS_MAX as u32).for_each(|pid| keep(&mut rivals, pid));
+            rivals
+        };
+        assert_eq!(full().processes.len(), RIVALS_MAX);
+        assert!(!full().finish().unwrap().is_complete);
+        let mut rivals = full();
+        rivals.processes.get_mut(&5).unwrap().idle = IDLE_PASSES;
+        keep(&mut rivals, RIVALS_MAX as u32);
+        assert!(!rivals.processes.contains_key(&5), "it made room");
+        assert!(rivals.finish().unwrap().is_complete);
     }
 
     #[test]
