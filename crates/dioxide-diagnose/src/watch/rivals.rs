@@ -107,8 +107,12 @@ impl Rivals {
             rival.idle += 1;
             for (tid, thread, look) in rival.process.look(|_| true) {
                 let Some(call) = rival_call(&look, &rival.files, &now) else { continue };
+                let RivalCall { descriptor, file, name: call, is_direct } = call;
+                // The descriptor may refer to another file by now.
+                if files.identified(&rival.process, descriptor) != Some(file) {
+                    continue;
+                }
                 rival.idle = 0;
-                let RivalCall { file, name: call, is_direct, .. } = call;
                 let named = Call::named(&call);
                 let waits = waits_for_inode(&look, Some(&named), Some(files.file(file)));
                 let process = rival.name.clone();
@@ -242,7 +246,12 @@ fn all_processes() -> Vec<u32> {
 mod tests {
     use super::super::calls::RawCall;
     use super::*;
+    use rustix::fs::{FlockOperation, flock};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::thread;
     use syscalls::Sysno;
+    use tempfile::{NamedTempFile, tempfile};
 
     fn look(call: Option<Sysno>, state: char) -> Look {
         let call = call.map(|call| RawCall { number: call.id() as usize, arguments: [3; 6] });
@@ -284,6 +293,47 @@ mod tests {
         keep(&mut rivals, RIVALS_MAX as u32);
         assert!(!rivals.processes.contains_key(&5), "it made room");
         assert!(rivals.finish().unwrap().is_complete);
+    }
+
+    /// The last search found another file behind the descriptor.
+    #[test]
+    fn a_stale_descriptor_accuses_no_process() {
+        let mut own = Process::find(std::process::id()).unwrap();
+        if !own.rights.calls {
+            return;
+        }
+        let [held, other, waiting] = {
+            let (held, other) = (NamedTempFile::new().unwrap(), tempfile().unwrap());
+            let waiting = File::open(held.path()).unwrap();
+            [held.into_file(), other, waiting]
+        };
+        let mut files = Files::default();
+        let mut index = |file: &File| files.open(&own, file.as_raw_fd()).unwrap().file;
+        let (now, before) = (index(&held), index(&other));
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let descriptor = waiting.as_raw_fd();
+        let waiter = thread::spawn(move || flock(&waiting, FlockOperation::LockExclusive));
+        let is_in_call = |look: &Look| {
+            let call = look.call.filter(|call| call.name() == "flock");
+            call.is_some_and(|call| call.arguments[0] == descriptor as u64)
+        };
+        while own.find_threads(0) && !own.look(|_| true).iter().any(|look| is_in_call(&look.2)) {}
+        let seen = |file: usize| {
+            let mut process = Process::find(own.pid).unwrap();
+            process.find_threads(0);
+            let files_of = HashMap::from([(descriptor, (file, None))]);
+            let rival = Rival { process, name: String::new(), files: files_of, idle: 0 };
+            let searched = Some(Instant::now());
+            let processes = [(own.pid, rival)].into();
+            let mut rivals = Rivals { searched, processes, ..Rivals::default() };
+            rivals.wait(file);
+            rivals.look(&BTreeMap::new(), &files);
+            let threads = rivals.finish().unwrap().threads;
+            threads.iter().filter(|one| one.call == "flock").count()
+        };
+        assert_eq!((seen(before), seen(now)), (0, 1));
+        flock(&held, FlockOperation::Unlock).unwrap();
+        waiter.join().unwrap().unwrap();
     }
 
     #[test]
