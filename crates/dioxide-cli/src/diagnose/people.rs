@@ -119,13 +119,12 @@ impl Page {
     }
 
     fn paragraph(&self, text: &str) -> String {
-        textwrap::fill(&text::shown(text).to_string(), self.width) + "\n"
+        textwrap::fill(&text::shown(text).to_string(), output::wrapping(self.width)) + "\n"
     }
 
     fn hanging(&self, name: &str, text: &str) -> String {
         let indent = " ".repeat(name.len());
-        let options =
-            textwrap::Options::new(self.width).initial_indent(name).subsequent_indent(&indent);
+        let options = output::wrapping(self.width).initial_indent(name).subsequent_indent(&indent);
         textwrap::fill(&text::shown(text).to_string(), options) + "\n"
     }
 }
@@ -501,6 +500,20 @@ mod tests {
             text.starts_with("Process 7 (sleep 0.15): it ended before it was sampled"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_command_is_not_wrapped_inside_a_word() {
+        let directory = format!("/sys/fs/cgroup/a-{}", "long-name".repeat(20));
+        for path in ["/sys/fs/cgroup/rev-helper/io.max", directory.as_str()] {
+            let command =
+                format!("Raise the limit in {path}; to remove it: echo '7:0 0' > {path}.");
+            for page in (40..=WIDTH_MAX).map(Page::new) {
+                for text in [page.hanging("  advice: ", &command), page.paragraph(&command)] {
+                    assert_eq!(text.matches(path).count(), 2, "{text}");
+                }
+            }
+        }
     }
 
     #[test]
