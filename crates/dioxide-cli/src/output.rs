@@ -12,6 +12,7 @@ use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use textwrap::WordSplitter;
 use textwrap::core::display_width;
 
 /// The content of a file, or of stdout.
@@ -108,10 +109,16 @@ impl Page {
 
     fn wrapped(&self, line: &str) -> String {
         match self.terminal.width {
-            Some(width) if display_width(line) > width => textwrap::fill(line, width),
+            Some(width) if display_width(line) > width => textwrap::fill(line, wrapping(width)),
             _ => line.to_owned(),
         }
     }
+}
+
+/// Lines end between words only, so that paths and commands can be copied. A longer word has a line
+/// of its own.
+pub fn wrapping(width: usize) -> textwrap::Options<'static> {
+    textwrap::Options::new(width).word_splitter(WordSplitter::NoHyphenation).break_words(false)
 }
 
 impl Tint {

@@ -10,7 +10,8 @@ pub struct Contenders {
     pub passes: u64,
     /// Processes whose descriptors may not be read.
     pub refused: u64,
-    /// Whether the descriptors of all other processes were read at least once.
+    /// Whether the descriptors of all other processes were read at least once, and all processes
+    /// with such a file were sampled.
     pub is_complete: bool,
     /// The threads that were in a call on such a file, the most frequent first.
     pub threads: Vec<Contender>,
@@ -31,6 +32,8 @@ pub struct Contender {
     pub file: usize,
     /// The call: `fallocate`, `fsync`, ...
     pub call: String,
+    /// Whether its descriptor is open with O_DIRECT. None if that is not known.
+    pub is_direct: Option<bool>,
     /// Number of passes in which the thread was in the call, and did not wait for the lock.
     pub working: u64,
     /// Number of passes in which it waited for the lock too.

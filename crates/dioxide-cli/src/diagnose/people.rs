@@ -119,13 +119,12 @@ impl Page {
     }
 
     fn paragraph(&self, text: &str) -> String {
-        textwrap::fill(&text::shown(text).to_string(), self.width) + "\n"
+        textwrap::fill(&text::shown(text).to_string(), output::wrapping(self.width)) + "\n"
     }
 
     fn hanging(&self, name: &str, text: &str) -> String {
         let indent = " ".repeat(name.len());
-        let options =
-            textwrap::Options::new(self.width).initial_indent(name).subsequent_indent(&indent);
+        let options = output::wrapping(self.width).initial_indent(name).subsequent_indent(&indent);
         textwrap::fill(&text::shown(text).to_string(), options) + "\n"
     }
 }
@@ -228,12 +227,16 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
             )
         }
         Subject::Program { pid, command, processes, selected } => {
-            let processes = if *processes == 1 {
-                String::new()
-            } else {
-                format!(" and {} more", processes - 1)
-            };
             let selected = selected.as_ref().map(|how| format!(", of {how}")).unwrap_or_default();
+            let processes = match processes {
+                0 => {
+                    return format!(
+                        "Process {pid} ({command}){selected}: it ended before it was sampled"
+                    );
+                }
+                1 => String::new(),
+                more => format!(" and {} more", more - 1),
+            };
             format!(
                 "Process {pid}{processes} ({command}){selected}: {}, watched for {:.1} s{}",
                 counted(evidence.threads, "thread"),
@@ -481,6 +484,36 @@ mod tests {
         assert!(!text.contains('\x1b'), "{text}");
         // The title, the finding, the wait table's function, task and file, and the last line.
         assert!(text.matches("evil").count() >= 6, "{text}");
+    }
+
+    /// The number of further processes was computed from 0.
+    #[test]
+    fn a_program_that_ends_before_the_first_sample_has_a_title() {
+        let mut evidence = appends(2).evidence;
+        let (command, selected) = ("sleep 0.15".into(), None);
+        evidence.subject = Subject::Program { pid: 7, command, processes: 0, selected };
+        (evidence.threads, evidence.looks) = (0, 0);
+        evidence.sightings.clear();
+        evidence.curve.clear();
+        let text = printed(vec![Diagnosis::of_program(evidence)], false);
+        assert!(
+            text.starts_with("Process 7 (sleep 0.15): it ended before it was sampled"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_command_is_not_wrapped_inside_a_word() {
+        let directory = format!("/sys/fs/cgroup/a-{}", "long-name".repeat(20));
+        for path in ["/sys/fs/cgroup/rev-helper/io.max", directory.as_str()] {
+            let command =
+                format!("Raise the limit in {path}; to remove it: echo '7:0 0' > {path}.");
+            for page in (40..=WIDTH_MAX).map(Page::new) {
+                for text in [page.hanging("  advice: ", &command), page.paragraph(&command)] {
+                    assert_eq!(text.matches(path).count(), 2, "{text}");
+                }
+            }
+        }
     }
 
     #[test]

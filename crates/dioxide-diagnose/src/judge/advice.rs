@@ -57,6 +57,10 @@ pub fn why(case: &Case<'_>, cause: Cause, fs: Option<&str>) -> String {
         (Cause::Any, Some("tmpfs")) => "tmpfs performs every write of a file alone",
         (Cause::Any, Some("overlay")) => "overlayfs performs every write of a file alone",
         (Cause::Any, _) => "this file system performs every write of a file alone",
+        (Cause::Rival, _) => {
+            "another process moves the end of the file, which is exclusive; the writes of this \
+             program do not move it"
+        }
         (Cause::Other, Some("ext4")) if is_before(&case.evidence.kernel_release, (6, 3)) => {
             "what makes it exclusive was not seen; before Linux 6.3 ext4 takes it exclusively also \
              for space that is allocated and not yet written"
@@ -184,6 +188,13 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, may_run: bool) -> 
             "Without dioxide: allocate and truncate in large steps, early, or while nothing is \
              written.".to_owned(),
         ),
+        (Cause::Rival, _) => {
+            return vec![
+                "In the other process: allocate space in large steps before the writes, \
+                 posix_fallocate or fallocate with mode 0, and write inside of it."
+                    .to_owned(),
+            ];
+        }
         (Cause::Other, _) => return unseen(case),
     };
     ranked(case, with, without)

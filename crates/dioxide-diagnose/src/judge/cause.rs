@@ -3,11 +3,12 @@
 
 use super::advice::is_before;
 use super::case::{Case, doing, is_worker};
+use super::others;
 use crate::channels::{Does, Kind, plain};
 use crate::evidence::{Rw, SeenFile};
 use crate::finding::Wall;
 use crate::waits::{self, Seen};
-use crate::words::{counted, percent};
+use crate::words::{counted, list, percent};
 
 /// The reason why the lock is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +31,8 @@ pub enum Cause {
     Shapes,
     /// Any write: the file system takes the lock for each.
     Any,
+    /// Writes of another process that move the end of the file.
+    Rival,
     /// Not seen.
     Other,
 }
@@ -41,7 +44,9 @@ impl Cause {
             Cause::Holes | Cause::HolesThroughCache => Wall::Holes,
             Cause::Unaligned => Wall::UnalignedWrites,
             Cause::Buffered | Cause::Checksums => Wall::BufferedWrites,
-            Cause::Syncs | Cause::Shapes | Cause::Any | Cause::Other => Wall::FileLock,
+            Cause::Syncs | Cause::Shapes | Cause::Any | Cause::Rival | Cause::Other => {
+                Wall::FileLock
+            }
         }
     }
 }
@@ -113,6 +118,7 @@ pub fn of_file(case: &Case<'_>, file: &SeenFile) -> Ground {
         .or_else(|| through_cache(case, file).filter(|_| !is_unaligned))
         .or_else(|| sighted.filter(|_| traced.is_none())?.ground())
         .or_else(|| by_workload(case, file))
+        .or_else(|| by_rival(case, file, traced.as_ref()?))
         .or_else(|| grows(file))
         .or_else(|| holes(case, file))
         .unwrap_or_else(|| ground(Cause::Other, String::new()))
@@ -222,6 +228,29 @@ fn by_workload(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
     Some(Ground { cause, because: because.into() })
 }
 
+/// Growth or new space of a file that another process writes too, where the program's own writes
+/// are traced and do not show it.
+fn by_rival(case: &Case<'_>, file: &SeenFile, traced: &Writes) -> Option<Ground> {
+    let rivals = others::writers(case, file);
+    if rivals.is_empty() {
+        return None;
+    }
+    let rivals = list(&rivals);
+    let moved = || {
+        let Writes { count, extend, source, .. } = traced;
+        format!("Of {count} {source}, {extend} moved its end; {rivals} changed it too.")
+    };
+    let grown = grows(file)
+        .map(|ground| Ground { cause: Cause::Rival, because: ground.because + " " + &moved() });
+    // The trace does not show who allocated.
+    let allocated = || {
+        let because = holes(case, file)?.because;
+        let because = format!("{because} {rivals} changed it too.");
+        Some(Ground { cause: Cause::Other, because })
+    };
+    grown.or_else(allocated)
+}
+
 fn grows(file: &SeenFile) -> Option<Ground> {
     let (first, last) = file.size_bytes?;
     let because = || format!("{} grew from {first} to {last} bytes meanwhile.", file.path);
@@ -264,4 +293,68 @@ pub fn file_of<'a>(case: &Case<'a>, seen: &Seen<'a>) -> Option<&'a SeenFile> {
 fn only<'a>(mut files: impl Iterator<Item = &'a SeenFile>) -> Option<&'a SeenFile> {
     let first = files.next()?;
     files.next().is_none().then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{evidence, file};
+    use super::*;
+    use crate::contenders::{Contender, Contenders};
+    use crate::evidence::{DirectIo, Evidence};
+
+    fn contender(call: &str) -> Contender {
+        Contender {
+            pid: 7,
+            process: "backup".into(),
+            tid: 7,
+            thread: "backup".into(),
+            file: 0,
+            call: call.into(),
+            is_direct: None,
+            working: 9,
+            waiting: 0,
+        }
+    }
+
+    /// Overwrites of a file that grew or was given space, and a call of another process on it.
+    fn shared(file: SeenFile, call: &str) -> Evidence {
+        let direct = DirectIo {
+            file: Some(0),
+            is_write: true,
+            extends: false,
+            begins_beyond: false,
+            is_durable: false,
+            is_aligned: true,
+            count: 5000,
+            bytes: 5000 << 12,
+        };
+        let threads = vec![contender(call)];
+        let contenders = Some(Contenders { passes: 10, refused: 0, is_complete: true, threads });
+        Evidence { contenders, direct: Some(vec![direct]), ..evidence(vec![file], Vec::new()) }
+    }
+
+    fn of(evidence: &Evidence) -> Ground {
+        of_file(&Case::of(evidence), &evidence.files[0])
+    }
+
+    #[test]
+    fn growth_by_another_process_is_not_blamed_on_the_program() {
+        let grown = SeenFile { size_bytes: Some((1 << 20, 1 << 21)), ..file("ext4") };
+        let ground = of(&shared(grown.clone(), "pwrite64"));
+        assert_eq!(ground.cause, Cause::Rival);
+        let text = "Of 5000 direct writes traced, 0 moved its end; 7 (backup) changed it too.";
+        assert!(ground.because.ends_with(text), "{ground:?}");
+        assert_eq!(of(&shared(grown.clone(), "pread64")).cause, Cause::Extends);
+        let untraced = Evidence { direct: None, ..shared(grown, "pwrite64") };
+        assert_eq!(of(&untraced).cause, Cause::Extends);
+    }
+
+    #[test]
+    fn space_given_to_another_process_is_not_blamed_on_the_program() {
+        let sparse = SeenFile { allocated_bytes: Some((0, 1 << 20)), ..file("ext4") };
+        let ground = of(&shared(sparse.clone(), "fallocate"));
+        assert_eq!(ground.cause, Cause::Other);
+        assert!(ground.because.contains("7 (backup) changed it too"), "{ground:?}");
+        assert_eq!(of(&shared(sparse, "pread64")).cause, Cause::Holes);
+    }
 }

@@ -1,6 +1,9 @@
 //! Other processes in calls on the files whose locks the program waits for.
 
 use super::case::Case;
+use crate::channels::{Does, does};
+use crate::contenders::Contender;
+use crate::evidence::SeenFile;
 use crate::words::{counted_es, list, mean};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,8 +32,11 @@ fn others<'a>(case: &Case<'a>, is_its: impl Fn(&str) -> bool) -> Vec<(u32, Other
     let mut others: BTreeMap<(u32, usize), Other<'a>> = BTreeMap::new();
     let Some(contenders) = &case.evidence.contenders else { return Vec::new() };
     for one in &contenders.threads {
-        let file = case.evidence.files.get(one.file).map(|file| file.path.as_str());
-        let Some(path) = file.filter(|path| is_its(path)) else { continue };
+        let Some(file) = case.evidence.files.get(one.file) else { continue };
+        let path = file.path.as_str();
+        if !is_its(path) || one.call != RUNNING && !takes_lock(one, file) {
+            continue;
+        }
         let other = others.entry((one.pid, one.file)).or_default();
         (other.name, other.path) = (&one.process, path);
         if one.call == RUNNING {
@@ -52,6 +58,36 @@ fn others<'a>(case: &Case<'a>, is_its: impl Fn(&str) -> bool) -> Vec<(u32, Other
         .collect();
     others.sort_by_key(|(_, other)| std::cmp::Reverse((other.working, other.waiting)));
     others
+}
+
+/// Whether a call takes the lock of the inode, alone or shared.
+fn takes_lock(one: &Contender, file: &SeenFile) -> bool {
+    let is_on = |list: &[&str]| file.fs.as_deref().is_some_and(|fs| list.contains(&fs));
+    match does(&one.call) {
+        _ if one.waiting > 0 => true,
+        Some(Does::Writes | Does::Shapes | Does::Submits) => true,
+        Some(Does::Reads) => {
+            one.is_direct != Some(false) || !is_on(&["ext4", "ext3", "ext2", "btrfs", "tmpfs"])
+        }
+        // ext4 takes it only without a journal.
+        Some(Does::Syncs) => {
+            matches!(one.call.as_str(), "fsync" | "fdatasync")
+                && !is_on(&["ext4", "ext3", "xfs", "tmpfs"])
+        }
+        None => false,
+    }
+}
+
+/// The processes that were in calls that may write or grow this file.
+pub fn writers(case: &Case<'_>, file: &SeenFile) -> Vec<String> {
+    let threads = case.evidence.contenders.iter().flat_map(|contenders| &contenders.threads);
+    let is_its = |index: usize| case.evidence.files.get(index).is_some_and(|its| its == file);
+    let writes = |call: &str| matches!(does(call), Some(Does::Writes | Does::Shapes));
+    let names: BTreeSet<String> = threads
+        .filter(|one| is_its(one.file) && writes(&one.call))
+        .map(|one| format!("{} ({})", one.pid, one.process))
+        .collect();
+    names.into_iter().collect()
 }
 
 /// A sentence of the verdict, if other processes may hold the lock.
@@ -82,7 +118,8 @@ pub fn lines(case: &Case<'_>, is_its: impl Fn(&str) -> bool) -> Vec<String> {
         ));
     }
     if lines.is_empty() && contenders.is_complete && contenders.refused == 0 {
-        lines.push("No other process was seen in a call on the file meanwhile.".into());
+        let none = "No other process was seen in a call that takes the lock meanwhile.";
+        lines.push(none.into());
     } else if lines.is_empty() || contenders.refused > 0 {
         lines.push(not_seen(contenders.refused));
     }
@@ -109,8 +146,8 @@ fn line(pid: u32, other: &Other<'_>, passes: u64) -> String {
 
 fn not_seen(refused: u64) -> String {
     match refused {
-        0 => "Other processes with the file were not seen: there was no time to look at all \
-              processes."
+        0 => "Other processes with the file were not seen in a call that takes the lock, but not \
+              all processes could be looked at."
             .into(),
         refused => format!(
             "{} may not be looked at by this user: whether they hold the lock is not seen. Run as \
@@ -124,8 +161,8 @@ fn not_seen(refused: u64) -> String {
 mod tests {
     use super::super::tests::{evidence, file};
     use super::*;
-    use crate::contenders::{Contender, Contenders};
-    use crate::evidence::{Evidence, SeenFile};
+    use crate::contenders::Contenders;
+    use crate::evidence::Evidence;
 
     fn contender(pid: u32, call: &str, working: u64, waiting: u64) -> Contender {
         Contender {
@@ -135,6 +172,7 @@ mod tests {
             thread: "writer".into(),
             file: 0,
             call: call.into(),
+            is_direct: None,
             working,
             waiting,
         }
@@ -166,10 +204,11 @@ mod tests {
 
     #[test]
     fn that_there_is_none_is_said_only_where_all_were_looked_at() {
-        assert_eq!(of(vec![], 0), ["No other process was seen in a call on the file meanwhile."]);
+        let none = "No other process was seen in a call that takes the lock meanwhile.";
+        assert_eq!(of(vec![], 0), [none]);
         let refused = of(vec![], 3);
         assert!(refused[0].contains("3 other processes") && refused[0].contains("root"));
-        let seldom = of(vec![contender(7, "fsync", 1, 0)], 0);
+        let seldom = of(vec![contender(7, "write", 1, 0)], 0);
         assert!(seldom.len() == 1 && !seldom[0].contains("backup"), "{seldom:?}");
     }
 
@@ -179,6 +218,25 @@ mod tests {
         assert!(!of(vec![running.clone()], 0)[0].contains("backup"));
         let both = of(vec![running, contender(7, "pwrite64", 3, 0)], 0);
         assert!(both[0].contains("0.90 threads running"), "{both:?}");
+    }
+
+    #[test]
+    fn a_process_that_cannot_hold_the_lock_is_not_named() {
+        let takes = |call: &str, fs: &str, is_direct: bool| {
+            let one = Contender { is_direct: Some(is_direct), ..contender(7, call, 9, 0) };
+            takes_lock(&one, &file(fs))
+        };
+        for call in ["flock", "syncfs", "sync_file_range"] {
+            assert!(!takes(call, "ext4", true) && !takes(call, "btrfs", true), "{call}");
+        }
+        assert!(takes("pread64", "ext4", true) && !takes("pread64", "ext4", false));
+        assert!(takes("pread64", "xfs", false));
+        assert!(takes("fsync", "btrfs", false) && !takes("fsync", "ext4", false));
+        assert!(takes_lock(&contender(7, "fsync", 9, 1), &file("ext4")), "it waited for it");
+        let reader = Contender { is_direct: Some(false), ..contender(7, "pread64", 50, 0) };
+        assert!(!of(vec![reader.clone()], 0)[0].contains("backup"));
+        let evidence = with(vec![reader], 0);
+        assert_eq!(sentence(&Case::of(&evidence), |path| path == "/data/log"), None);
     }
 
     #[test]
@@ -194,7 +252,7 @@ mod tests {
             sentence(&Case::of(&evidence), |path| path == "/data/log")
         };
         assert_eq!(of(vec![]), None);
-        let text = of(vec![contender(7, "fsync", 50, 0)]).unwrap();
+        let text = of(vec![contender(7, "write", 50, 0)]).unwrap();
         assert!(
             text.contains("another process is in calls on the same file, 7 (backup)"),
             "{text}"

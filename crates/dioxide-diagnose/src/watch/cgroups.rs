@@ -20,8 +20,8 @@ enum Version {
 pub struct Cgroups {
     /// The mounts of cgroup v2 and of blkio, once they are needed.
     hierarchies: Option<Vec<(Version, String)>>,
-    /// By directory, with the counters when first seen.
-    found: BTreeMap<PathBuf, (Version, Reading)>,
+    /// By directory, with the first and the last counters.
+    found: BTreeMap<PathBuf, (Version, Reading, Reading)>,
 }
 
 /// The state of one cgroup.
@@ -64,19 +64,33 @@ impl Cgroups {
             let Some(path) = path_of(memberships, *version) else { continue };
             for path in Path::new(path).ancestors() {
                 let directory = Path::new(mount).join(path.strip_prefix("/").unwrap_or(path));
-                self.found
-                    .entry(directory)
-                    .or_insert_with_key(|directory| (*version, Reading::of(directory, *version)));
+                self.found.entry(directory).or_insert_with_key(|directory| {
+                    let reading = Reading::of(directory, *version);
+                    (*version, reading.clone(), reading)
+                });
             }
+        }
+    }
+
+    /// The observation begins now.
+    pub fn begin(&mut self) {
+        for (directory, (version, first, _)) in &mut self.found {
+            *first = Reading::of(directory, *version);
+        }
+    }
+
+    /// The observation ends now.
+    pub fn end(&mut self) {
+        for (directory, (version, _, last)) in &mut self.found {
+            *last = Reading::of(directory, *version);
         }
     }
 
     /// Those with a limit for one of these devices or a device below, or for processors.
     pub fn finish(self, devices: &BTreeSet<u64>) -> Vec<SeenCgroup> {
         let below: BTreeSet<u64> = devices.iter().flat_map(|device| disk::below(*device)).collect();
-        let seen = |(directory, (version, first)): (PathBuf, (Version, Reading))| {
-            let now = Reading::of(&directory, version);
-            let seen = now.since(&first, &directory, version, &below);
+        let seen = |(directory, (version, first, last)): (PathBuf, (Version, Reading, Reading))| {
+            let seen = last.since(&first, &directory, version, &below);
             (!seen.io.is_empty() || seen.cpu.is_some()).then_some(seen)
         };
         self.found.into_iter().filter_map(seen).collect()
@@ -275,6 +289,26 @@ mod tests {
         assert_eq!(path_of(lines, Version::V1), Some("/a"));
         assert_eq!(path_of(lines, Version::V2), Some("/c:d"));
         assert_eq!(path_of("", Version::V2), None);
+    }
+
+    /// The counts covered a longer time than the rates were divided by.
+    #[test]
+    fn only_what_is_done_between_begin_and_end_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |wios: u64| {
+            fs::write(root.path().join("io.max"), "7:0 wiops=150\n").unwrap();
+            fs::write(root.path().join("io.stat"), format!("7:0 wios={wios}\n")).unwrap();
+        };
+        let hierarchies = Some(vec![(Version::V2, root.path().to_string_lossy().into_owned())]);
+        let mut cgroups = Cgroups { hierarchies, ..Cgroups::default() };
+        write(100);
+        cgroups.find("0::/\n");
+        write(200);
+        cgroups.begin();
+        write(325);
+        cgroups.end();
+        write(400);
+        assert_eq!(cgroups.finish(&[LOOP0].into())[0].io[0].done, 125);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// By number, with the counters when first seen. None for numbers without a block device
+    /// By number, with the first and the last counters. None for numbers without a block device
     /// (tmpfs, network).
-    found: BTreeMap<u64, Option<(Disk, Counts)>>,
+    found: BTreeMap<u64, Option<(Disk, Counts, Counts)>>,
 }
 
 impl Devices {
@@ -19,18 +19,32 @@ impl Devices {
         let find = |number| {
             let disk = Disk::find(number)?;
             let counts = disk.read()?;
-            Some((disk, counts))
+            Some((disk, counts, counts))
         };
         for number in numbers {
             self.found.entry(number).or_insert_with(|| find(number));
         }
     }
 
-    /// Their activity over this duration.
+    /// The observation begins now.
+    pub fn begin(&mut self) {
+        for (disk, first, _) in self.found.values_mut().flatten() {
+            *first = disk.read().unwrap_or(*first);
+        }
+    }
+
+    /// The observation ends now.
+    pub fn end(&mut self) {
+        for (disk, _, last) in self.found.values_mut().flatten() {
+            *last = disk.read().unwrap_or(*last);
+        }
+    }
+
+    /// Their activity between begin and end, which are this far apart.
     pub fn finish(self, watched: Duration) -> Vec<SeenDevice> {
-        let seen = |(number, found): (u64, Option<(Disk, Counts)>)| {
-            let (disk, first) = found?;
-            Some(seen(number, &disk, disk.read()?.since(first), watched))
+        let seen = |(number, found): (u64, Option<(Disk, Counts, Counts)>)| {
+            let (disk, first, last) = found?;
+            Some(seen(number, &disk, last.since(first), watched))
         };
         self.found.into_iter().filter_map(seen).collect()
     }

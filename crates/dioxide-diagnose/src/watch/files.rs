@@ -140,10 +140,7 @@ impl Files {
         let nothing = Descriptor { identity, file: None, appends: false };
         let Some(file_identity) = identity else { return nothing };
         let Some(info) = process.read(&format!("fdinfo/{number}")) else { return nothing };
-        let flags = field(&info, "flags:")
-            .and_then(|flags| u32::from_str_radix(flags, 8).ok())
-            .unwrap_or(0);
-        let flags = OFlags::from_bits_retain(flags);
+        let flags = flags_of(&info).unwrap_or(OFlags::empty());
         // An O_PATH descriptor allows no I/O.
         if flags.contains(OFlags::PATH) {
             return nothing;
@@ -198,6 +195,12 @@ impl Files {
     pub fn identified(&self, process: &Process, descriptor: i32) -> Option<usize> {
         let stat = statat(&process.dir, format!("fd/{descriptor}"), AtFlags::empty()).ok()?;
         self.by_identity.get(&Identity::of(&stat)?).copied()
+    }
+
+    /// Whether a descriptor is open with O_DIRECT. None if that is not readable.
+    pub fn is_direct(process: &Process, descriptor: i32) -> Option<bool> {
+        let flags = flags_of(&process.read(&format!("fdinfo/{descriptor}"))?)?;
+        Some(flags.contains(OFlags::DIRECT))
     }
 
     /// What is known of a file.
@@ -333,6 +336,12 @@ fn disk_of(device: u64, mount: Option<&Mount>) -> u64 {
     let source = mount.filter(|_| major(device) == 0).and_then(|mount| stat(&mount.source).ok());
     let disk = source.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
     disk.map_or(device, |stat| makedev(major(stat.st_rdev), minor(stat.st_rdev)))
+}
+
+/// The flags of a descriptor, by its `fdinfo`.
+fn flags_of(info: &str) -> Option<OFlags> {
+    let flags = u32::from_str_radix(field(info, "flags:")?, 8).ok()?;
+    Some(OFlags::from_bits_retain(flags))
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {

@@ -298,13 +298,25 @@ impl Gathering {
         };
         gathering.scan();
         gathering.scan_files();
+        gathering.devices.begin();
+        gathering.cgroups.begin();
         gathering.recorder.begin(&gathering.watched.processes);
         gathering.begun = Instant::now();
+        gathering.ended = gathering.begun;
         gathering
     }
 
     /// Samples until `stopped` is closed, or all processes have ended.
     fn watch(&mut self, stopped: &Receiver<()>) {
+        self.sample(stopped);
+        // At once, because the program continues: the counts are for the time until now.
+        self.cgroups.end();
+        self.devices.end();
+        self.recorder.end(&self.watched.processes);
+        self.ended = Instant::now();
+    }
+
+    fn sample(&mut self, stopped: &Receiver<()>) {
         let mut pace = Pace::default();
         let (mut scanned, mut files_scanned) = (self.begun, self.begun);
         loop {
@@ -318,7 +330,6 @@ impl Gathering {
                 files_scanned = Instant::now();
             }
             self.look();
-            self.ended = Instant::now();
             if self.watched.is_over() {
                 self.is_over.store(true, Ordering::Relaxed);
                 return;
@@ -417,11 +428,9 @@ impl Gathering {
     }
 
     fn finish(mut self, mut subject: Subject) -> Evidence {
-        // At once, because the program continues.
-        self.recorder.end(&self.watched.processes);
         self.scan_files();
         self.files.take_sizes();
-        let watched = self.begun.elapsed();
+        let watched = self.ended - self.begun;
         let devices = self.devices.finish(watched);
         let mut unseen = std::mem::take(&mut self.watched.unseen);
         if let Subject::Program { pid, command, processes, .. } = &mut subject {
@@ -431,8 +440,10 @@ impl Gathering {
         }
         let threads = self.tally.threads();
         let has_calls = self.tracer.as_ref().is_some_and(Tracer::has_calls);
-        let (traced, batches) =
-            self.tracer.map(|tracer| tracer.stop(&self.files, watched)).unwrap_or_default();
+        let (traced, batches) = self
+            .tracer
+            .map(|tracer| tracer.stop(&self.files, self.begun.elapsed()))
+            .unwrap_or_default();
         self.recorder.take(batches, &self.watched.processes, &mut self.files);
         unseen.extend(traced.unseen);
         if self.files.is_full() {
@@ -450,7 +461,7 @@ impl Gathering {
             has_ended: self.watched.is_over(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
             cpus: thread::available_parallelism().map_or(1, usize::from),
-            watched_ns: (self.ended - self.begun).as_nanos() as u64,
+            watched_ns: watched.as_nanos() as u64,
             looks: self.looks,
             threads,
             sightings,

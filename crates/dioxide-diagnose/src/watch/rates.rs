@@ -42,14 +42,27 @@ pub enum Target {
 }
 
 impl Rates {
-    /// Adds a slice. `begun_ns` is the begin of the observation by the clock of the trace.
-    pub fn add(&mut self, batch: Batch, begun_ns: u64, mut target: impl FnMut(Begun) -> Target) {
+    /// Adds a slice, as far as it is before `ended_ns`. `begun_ns` and `ended_ns` are the begin and
+    /// the end of the observation by the clock of the trace.
+    pub fn add(
+        &mut self,
+        batch: Batch,
+        (begun_ns, ended_ns): (u64, u64),
+        mut target: impl FnMut(Begun) -> Target,
+    ) {
         let Batch { from_ns, to_ns, traced_ns, lost_events, calls } = batch;
-        self.traced_ns += traced_ns;
+        if from_ns >= ended_ns {
+            return;
+        }
+        let length_ns = to_ns.saturating_sub(from_ns).max(1);
+        let to_ns = to_ns.min(ended_ns);
+        let part = to_ns.saturating_sub(from_ns).max(1) as f64 / length_ns as f64;
+        self.traced_ns += (traced_ns as f64 * part) as u64;
         self.lost_events = self.lost_events.saturating_add(lost_events);
         let mut known: HashMap<Begun, Target> = HashMap::new();
         let mut by_call: HashMap<(usize, Option<usize>), Vec<Traced>> = HashMap::new();
-        for call in calls {
+        for mut call in calls {
+            call.weight *= part;
             let of_call = Begun {
                 arguments: [call.begun.descriptor().unwrap_or(-1) as u64, 0],
                 ..call.begun
@@ -165,7 +178,7 @@ mod tests {
 
     fn rates(calls: Vec<Traced>, target: Target) -> Rates {
         let mut rates = Rates::default();
-        rates.add(batch(calls), 5 * SECOND, |_| target);
+        rates.add(batch(calls), (5 * SECOND, u64::MAX), |_| target);
         rates
     }
 
@@ -187,6 +200,21 @@ mod tests {
         assert_eq!((writes.bytes, writes.errors, writes.traced), (16384, 2, 3));
         assert_eq!((writes.max.ns, writes.max.is_at_least), (3000, false));
         assert_eq!((&*sync.name, sync.bytes, sync.count), ("fdatasync", 0, 2));
+    }
+
+    /// They went into a last interval, which was too short for them.
+    #[test]
+    fn calls_after_the_end_of_the_observation_do_not_count() {
+        let counts = |ended_ns| {
+            let mut rates = Rates::default();
+            let calls = vec![call(Sysno::pwrite64, 1000, Some(4096), 100.0)];
+            rates.add(batch(calls), (5 * SECOND, ended_ns), |_| Target::File(0));
+            let over_time = rates.over_time.clone().in_intervals_of(SECOND / 4);
+            let (calls, coverage) = rates.finish(SECOND / 4);
+            (over_time, calls.first().map(|call| call.count), coverage.share)
+        };
+        assert_eq!(counts(5 * SECOND + SECOND / 4), (vec![25.0], Some(25), 0.5));
+        assert_eq!(counts(5 * SECOND), (vec![], None, 0.0));
     }
 
     #[test]

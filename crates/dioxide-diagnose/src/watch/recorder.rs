@@ -23,6 +23,8 @@ pub struct Recorder {
     begun: Instant,
     /// The same moment by the clock of the trace.
     begun_ns: u64,
+    /// The end of the observation by that clock. Later calls do not count.
+    ended_ns: u64,
     counted: Instant,
     rates: Rates,
     counters: Counters,
@@ -37,6 +39,7 @@ impl Default for Recorder {
         Self {
             begun: now,
             begun_ns: now_ns(),
+            ended_ns: u64::MAX,
             counted: now,
             rates: Rates::default(),
             counters: Counters::default(),
@@ -49,8 +52,10 @@ impl Default for Recorder {
 impl Recorder {
     /// The observation begins now.
     pub fn begin(&mut self, processes: &BTreeMap<u32, Process>) {
-        *self = Self { owners: std::mem::take(&mut self.owners), ..Self::default() };
         self.counters.begin(processes.values());
+        let (owners, counters) =
+            (std::mem::take(&mut self.owners), std::mem::take(&mut self.counters));
+        *self = Self { owners, counters, ..Self::default() };
     }
 
     /// Learns the processes of threads.
@@ -95,13 +100,15 @@ impl Recorder {
                 continue;
             }
             let owners = &self.owners;
-            self.rates.add(batch, self.begun_ns, |call| target(call, owners, processes, files));
+            let watched = (self.begun_ns, self.ended_ns);
+            self.rates.add(batch, watched, |call| target(call, owners, processes, files));
         }
     }
 
-    /// Reads the counters for the last time.
+    /// Reads the counters for the last time: the observation ends now.
     pub fn end(&mut self, processes: &BTreeMap<u32, Process>) {
         self.counters.read(processes.values());
+        self.ended_ns = now_ns();
     }
 
     /// The activity, with the samples of each sighting of `evidence` over time.
@@ -167,10 +174,11 @@ fn timeline(evidence: &Evidence, calls_from: CallsFrom, sums: Sums<'_>) -> Timel
     let all = [Some(&sums.calls), sums.syncs.as_ref(), sums.bytes.as_ref(), Some(&sums.looks)];
     let all = all.into_iter().flatten().chain(sums.sampled);
     let interval_ns = all.map(Bins::interval_ns).max().expect("at least the looks");
-    let count = evidence.watched_ns.div_ceil(interval_ns).max(1) as usize;
+    let lengths = lengths(evidence.watched_ns, interval_ns);
+    let count = lengths.len();
     let even = |bins: &Bins| {
         let mut sums = bins.clone().in_intervals_of(interval_ns);
-        // The last sums may be of a moment after the end.
+        // A short last interval is part of the one before.
         let late: f64 = sums.drain(count.min(sums.len())..).sum();
         sums.resize(count, 0.0);
         sums[count - 1] += late;
@@ -186,7 +194,7 @@ fn timeline(evidence: &Evidence, calls_from: CallsFrom, sums: Sums<'_>) -> Timel
         }
     }
     let interval = |index: usize| Interval {
-        length_ns: interval_ns.min(evidence.watched_ns.saturating_sub(index as u64 * interval_ns)),
+        length_ns: lengths[index],
         calls: calls[index],
         syncs: syncs.as_ref().map(|syncs| syncs[index]),
         bytes: bytes.as_ref().map(|bytes| bytes[index]),
@@ -195,4 +203,28 @@ fn timeline(evidence: &Evidence, calls_from: CallsFrom, sums: Sums<'_>) -> Timel
         waiting: waiting[index] as u64,
     };
     Timeline { interval_ns, calls_from, intervals: (0..count).map(interval).collect() }
+}
+
+/// The lengths of the intervals. The last one has at least half of an interval, unless it is the
+/// only one: the rate of a short one would be chance.
+fn lengths(watched_ns: u64, interval_ns: u64) -> Vec<u64> {
+    let rest_ns = watched_ns % interval_ns;
+    let count = (watched_ns / interval_ns + u64::from(rest_ns * 2 >= interval_ns)).max(1);
+    let mut lengths = vec![interval_ns; count as usize];
+    lengths[count as usize - 1] = watched_ns - (count - 1) * interval_ns;
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_last_interval_is_part_of_the_one_before() {
+        assert_eq!(lengths(1000, 250), [250; 4]);
+        assert_eq!(lengths(1001, 250), [250, 250, 250, 251]);
+        assert_eq!(lengths(1124, 250), [250, 250, 250, 374]);
+        assert_eq!(lengths(1125, 250), [250, 250, 250, 250, 125]);
+        assert_eq!((lengths(3, 250), lengths(0, 250)), (vec![3], vec![0]));
+    }
 }

@@ -18,6 +18,8 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
 const DESCRIPTORS_MAX: usize = 10_000;
 /// Processes to sample.
 const RIVALS_MAX: usize = 16;
+/// After this many passes without a call, a process makes room for another one.
+const IDLE_PASSES: u64 = 10;
 /// Threads of each whose files stay open.
 const OPEN_THREADS_MAX: u64 = 32;
 /// Threads to report.
@@ -33,6 +35,8 @@ pub struct Rivals {
     contended_now: BTreeSet<usize>,
     processes: BTreeMap<u32, Rival>,
     refused: BTreeSet<u32>,
+    /// Processes with such a file that found no room among the sampled ones.
+    left_out: BTreeSet<u32>,
     seen: BTreeMap<Key, (u64, u64)>,
     passes: u64,
     searched: Option<Instant>,
@@ -45,8 +49,10 @@ pub struct Rivals {
 struct Rival {
     process: Process,
     name: String,
-    /// By descriptor.
-    files: HashMap<i32, usize>,
+    /// By descriptor: the file, and whether it is open with O_DIRECT.
+    files: HashMap<i32, (usize, Option<bool>)>,
+    /// The passes since it was last in a call on one.
+    idle: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +63,16 @@ struct Key {
     thread: String,
     file: usize,
     call: String,
+    is_direct: Option<bool>,
+}
+
+/// A call on a contended file.
+#[derive(Debug, PartialEq, Eq)]
+struct RivalCall {
+    descriptor: i32,
+    file: usize,
+    name: String,
+    is_direct: Option<bool>,
 }
 
 /// Whether a thread waits for the lock of an inode.
@@ -88,12 +104,20 @@ impl Rivals {
         }
         self.passes += 1;
         for rival in self.processes.values_mut() {
+            rival.idle += 1;
             for (tid, thread, look) in rival.process.look(|_| true) {
-                let Some((file, call)) = rival_call(&look, &rival.files, &now) else { continue };
+                let Some(call) = rival_call(&look, &rival.files, &now) else { continue };
+                let RivalCall { descriptor, file, name: call, is_direct } = call;
+                // The descriptor may refer to another file by now.
+                if files.identified(&rival.process, descriptor) != Some(file) {
+                    continue;
+                }
+                rival.idle = 0;
                 let named = Call::named(&call);
                 let waits = waits_for_inode(&look, Some(&named), Some(files.file(file)));
                 let process = rival.name.clone();
-                let key = Key { pid: rival.process.pid, process, tid, thread, file, call };
+                let pid = rival.process.pid;
+                let key = Key { pid, process, tid, thread, file, call, is_direct };
                 let (working, waiting) = self.seen.entry(key).or_default();
                 *(if waits { waiting } else { working }) += 1;
             }
@@ -121,9 +145,10 @@ impl Rivals {
             left = left.saturating_sub(descriptors.len().max(1));
             let of = |descriptor: i32| {
                 let file = files.identified(&process, descriptor)?;
-                self.contended.contains(&file).then_some((descriptor, file))
+                let is_contended = self.contended.contains(&file);
+                is_contended.then(|| (descriptor, (file, Files::is_direct(&process, descriptor))))
             };
-            let its: HashMap<i32, usize> = descriptors.into_iter().filter_map(of).collect();
+            let its: HashMap<_, _> = descriptors.into_iter().filter_map(of).collect();
             self.keep(process, its);
         }
         self.is_complete |= self.next == 0;
@@ -131,32 +156,43 @@ impl Rivals {
         self.processes.retain(|pid, _| names.binary_search(pid).is_ok());
     }
 
-    fn keep(&mut self, mut process: Process, files: HashMap<i32, usize>) {
+    fn keep(&mut self, mut process: Process, files: HashMap<i32, (usize, Option<bool>)>) {
         let pid = process.pid;
         if files.is_empty() {
             self.processes.remove(&pid);
         } else if let Some(known) = self.processes.get_mut(&pid) {
             known.files = files;
             known.process.find_threads(OPEN_THREADS_MAX as usize);
-        } else if self.processes.len() < RIVALS_MAX
-            && process.find_threads(OPEN_THREADS_MAX as usize)
-        {
+        } else if !self.has_room() {
+            self.left_out.insert(pid);
+        } else if process.find_threads(OPEN_THREADS_MAX as usize) {
             let name = process.read("comm").unwrap_or_default().trim().to_owned();
-            self.processes.insert(pid, Rival { process, name, files });
+            self.processes.insert(pid, Rival { process, name, files, idle: 0 });
+            self.left_out.remove(&pid);
         }
+    }
+
+    /// Whether one more process may be sampled, if need be in place of an idle one.
+    fn has_room(&mut self) -> bool {
+        if self.processes.len() < RIVALS_MAX {
+            return true;
+        }
+        let idle = self.processes.iter().filter(|(_, rival)| rival.idle >= IDLE_PASSES);
+        let most = idle.max_by_key(|(_, rival)| rival.idle).map(|(pid, _)| *pid);
+        most.and_then(|pid| self.processes.remove(&pid)).is_some()
     }
 
     /// None if no thread waited for the lock of a file.
     pub fn finish(self) -> Option<Contenders> {
         let thread = |(key, (working, waiting)): (Key, (u64, u64))| {
-            let Key { pid, process, tid, thread, file, call } = key;
-            Contender { pid, process, tid, thread, file, call, working, waiting }
+            let Key { pid, process, tid, thread, file, call, is_direct } = key;
+            Contender { pid, process, tid, thread, file, call, is_direct, working, waiting }
         };
         let mut threads: Vec<_> = self.seen.into_iter().map(thread).collect();
         threads.sort_by_key(|one| std::cmp::Reverse((one.working, one.waiting)));
         threads.truncate(REPORTED_MAX);
         let refused = self.refused.len() as u64;
-        let is_complete = self.is_complete;
+        let is_complete = self.is_complete && self.left_out.is_empty();
         (self.passes > 0).then_some(Contenders {
             passes: self.passes,
             refused,
@@ -166,30 +202,35 @@ impl Rivals {
     }
 }
 
-/// The contended file of a thread's call, and the name of the call. A running thread is in an
-/// unknown call, which may be on the only such file of its process.
+/// The call of a thread, if it is on a contended file. A running thread is in an unknown call,
+/// which may be on the only such file of its process.
 fn rival_call(
     look: &Look,
-    files: &HashMap<i32, usize>,
+    files: &HashMap<i32, (usize, Option<bool>)>,
     contended: &BTreeSet<usize>,
-) -> Option<(usize, String)> {
-    let (file, name) = match look.call {
+) -> Option<RivalCall> {
+    let call = match look.call {
         Some(call) => {
             let descriptor = match call.about(&|_, _| false) {
                 About::Descriptor(descriptor) => descriptor,
                 About::Transfer(transfer) => transfer.descriptor,
                 About::Nothing | About::Futex { .. } => return None,
             };
-            (*files.get(&descriptor)?, call.name())
+            let (file, is_direct) = *files.get(&descriptor)?;
+            RivalCall { descriptor, file, name: call.name(), is_direct }
         }
         None if look.state == 'R' => {
-            let mut its = files.values();
-            let file = *its.next()?;
-            its.all(|other| *other == file).then_some((file, RUNNING.to_owned()))?
+            let mut its = files.iter();
+            let (descriptor, (file, _)) = its.next()?;
+            if its.any(|(_, (other, _))| other != file) {
+                return None;
+            }
+            let name = RUNNING.to_owned();
+            RivalCall { descriptor: *descriptor, file: *file, name, is_direct: None }
         }
         None => return None,
     };
-    contended.contains(&file).then_some((file, name))
+    contended.contains(&call.file).then_some(call)
 }
 
 /// In ascending order.
@@ -205,7 +246,12 @@ fn all_processes() -> Vec<u32> {
 mod tests {
     use super::super::calls::RawCall;
     use super::*;
+    use rustix::fs::{FlockOperation, flock};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::thread;
     use syscalls::Sysno;
+    use tempfile::{NamedTempFile, tempfile};
 
     fn look(call: Option<Sysno>, state: char) -> Look {
         let call = call.map(|call| RawCall { number: call.id() as usize, arguments: [3; 6] });
@@ -214,19 +260,80 @@ mod tests {
 
     #[test]
     fn only_calls_on_contended_files_count() {
-        let files = HashMap::from([(3, 7), (4, 8)]);
+        let files = HashMap::from([(3, (7, Some(true))), (4, (8, None))]);
         let of = |look: &Look, contended: &[usize]| {
             rival_call(look, &files, &contended.iter().copied().collect())
         };
         let sync = look(Some(Sysno::fsync), 'D');
-        assert_eq!(of(&sync, &[7]), Some((7, "fsync".into())));
+        let (descriptor, file, name, is_direct) = (3, 7, "fsync".into(), Some(true));
+        let expected = RivalCall { descriptor, file, name, is_direct };
+        assert_eq!(of(&sync, &[7]), Some(expected));
         assert_eq!(of(&sync, &[8]), None, "the other file");
         assert_eq!(of(&look(Some(Sysno::nanosleep), 'S'), &[7]), None);
         assert_eq!(of(&look(None, 'R'), &[7]), None, "it may be in a call on either file");
         assert_eq!(of(&look(None, 'S'), &[7]), None);
-        let one = HashMap::from([(3, 7), (5, 7)]);
-        let running = rival_call(&look(None, 'R'), &one, &[7].into());
-        assert_eq!(running, Some((7, RUNNING.into())));
+        let one = HashMap::from([(3, (7, Some(true))), (5, (7, Some(false)))]);
+        let running = rival_call(&look(None, 'R'), &one, &[7].into()).unwrap();
+        assert_eq!((running.file, &*running.name, running.is_direct), (7, RUNNING, None));
+    }
+
+    #[test]
+    fn a_process_that_finds_no_room_is_not_overlooked() {
+        let own = |pid| Process { pid, ..Process::find(std::process::id()).unwrap() };
+        let keep = |rivals: &mut Rivals, pid| rivals.keep(own(pid), [(3, (7, None))].into());
+        let full = || {
+            let mut rivals = Rivals { is_complete: true, passes: 1, ..Rivals::default() };
+            (0..=RIVALS_MAX as u32).for_each(|pid| keep(&mut rivals, pid));
+            rivals
+        };
+        assert_eq!(full().processes.len(), RIVALS_MAX);
+        assert!(!full().finish().unwrap().is_complete);
+        let mut rivals = full();
+        rivals.processes.get_mut(&5).unwrap().idle = IDLE_PASSES;
+        keep(&mut rivals, RIVALS_MAX as u32);
+        assert!(!rivals.processes.contains_key(&5), "it made room");
+        assert!(rivals.finish().unwrap().is_complete);
+    }
+
+    /// The last search found another file behind the descriptor.
+    #[test]
+    fn a_stale_descriptor_accuses_no_process() {
+        let mut own = Process::find(std::process::id()).unwrap();
+        if !own.rights.calls {
+            return;
+        }
+        let [held, other, waiting] = {
+            let (held, other) = (NamedTempFile::new().unwrap(), tempfile().unwrap());
+            let waiting = File::open(held.path()).unwrap();
+            [held.into_file(), other, waiting]
+        };
+        let mut files = Files::default();
+        let mut index = |file: &File| files.open(&own, file.as_raw_fd()).unwrap().file;
+        let (now, before) = (index(&held), index(&other));
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let descriptor = waiting.as_raw_fd();
+        let waiter = thread::spawn(move || flock(&waiting, FlockOperation::LockExclusive));
+        let is_in_call = |look: &Look| {
+            let call = look.call.filter(|call| call.name() == "flock");
+            call.is_some_and(|call| call.arguments[0] == descriptor as u64)
+        };
+        while own.find_threads(0) && !own.look(|_| true).iter().any(|look| is_in_call(&look.2)) {}
+        let seen = |file: usize| {
+            let mut process = Process::find(own.pid).unwrap();
+            process.find_threads(0);
+            let files_of = HashMap::from([(descriptor, (file, None))]);
+            let rival = Rival { process, name: String::new(), files: files_of, idle: 0 };
+            let searched = Some(Instant::now());
+            let processes = [(own.pid, rival)].into();
+            let mut rivals = Rivals { searched, processes, ..Rivals::default() };
+            rivals.wait(file);
+            rivals.look(&BTreeMap::new(), &files);
+            let threads = rivals.finish().unwrap().threads;
+            threads.iter().filter(|one| one.call == "flock").count()
+        };
+        assert_eq!((seen(before), seen(now)), (0, 1));
+        flock(&held, FlockOperation::Unlock).unwrap();
+        waiter.join().unwrap().unwrap();
     }
 
     #[test]

@@ -184,7 +184,12 @@ impl Slices {
                 self.instance.switch(true)?;
                 begun_ns = now_ns();
             }
-            goes_on &= self.wait(self.length, threads)?;
+            if goes_on {
+                goes_on = self.wait(self.length, threads)?;
+            } else {
+                // A last slice without length would show no calls since the one before.
+                thread::sleep(self.length);
+            }
             // A slice that fills its period is followed by the next one without a gap.
             self.is_on = goes_on && self.length == PERIOD;
             // Reading the events takes time, in which nothing or the next slice is recorded.
