@@ -143,7 +143,7 @@ fn every_work_is_judged_by_its_newest_result() {
 /// Values of two kinds: most ranks fall, but the medians may be of either kind.
 #[test]
 fn a_change_without_a_direction_is_none() {
-    let level = |nth: usize| match (nth < 40, (nth + nth / 10) % 2 == 0) {
+    let level = |nth: usize| match (nth < 40, (nth + nth / 10).is_multiple_of(2)) {
         (true, true) => 5000.0,
         (true, false) => 4000.0,
         (false, true) => 4700.0,

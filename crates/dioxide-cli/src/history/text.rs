@@ -198,8 +198,8 @@ fn summary(history: &History<'_>) -> String {
         .map(|limit| format!("{} slower by more than {limit} %, ", count(Verdict::Regression)));
     let otherwise = if regressions.is_some() { "otherwise slower" } else { "slower" };
     format!(
-        "Rows judged: {judged}, by their last change that stands: {}{} {otherwise}, {} faster, {} with the \
-         machine, {} without a change.",
+        "Rows judged: {judged}, by their last change that stands: {}{} {otherwise}, {} faster, {} \
+         with the machine, {} without a change.",
         regressions.unwrap_or_default(),
         count(Verdict::Slower),
         count(Verdict::Faster),
