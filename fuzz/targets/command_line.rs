@@ -30,7 +30,7 @@ fuzz_target!(|line: &str| {
         Some(Scenario::Sync(sync)) => (sync.bs, sync.numjobs),
         Some(Scenario::Mixed(mixed)) => (mixed.bs, mixed.numjobs),
         Some(Scenario::Indirect(indirect)) => {
-            assert!(indirect.count > 0 && indirect.rounds > 0);
+            assert!(indirect.count != Some(0) && indirect.rounds != Some(0));
             return;
         }
     };
