@@ -199,7 +199,8 @@ fn writes_are_seen_on_their_file() {
 
 #[test]
 fn children_are_watched_as_they_come_and_go() {
-    let script = "sleep 0.2 & sleep 0.4 & wait; sleep 0.3; exit 0";
+    // Long, because a busy machine may leave the watcher without a turn for some 100 ms.
+    let script = "sleep 2 & sleep 2.5 & wait; sleep 2; exit 0";
     let mut shell = Program::new(Command::new("sh").args(["-c", script]));
     let watcher = Watcher::start(Whom::Program { pid: shell.pid() }, Options::default()).unwrap();
     assert!(!watcher.is_over());
