@@ -5,7 +5,6 @@ use crate::sync::{Condvar, Mutex};
 use crate::{
     AsyncFile, Buffer, Durability, ErrorKind, LocalReactor, OpenOptions, QueueOptions, Reactor,
 };
-use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -16,19 +15,18 @@ const BLOCK: usize = 4096;
 /// A byte that no record holds.
 pub(in crate::engine) const POISON: u8 = 0xFF;
 
-/// Memory that is counted, and poisoned when it is dropped. The bytes themselves leak, so that a
-/// late reader finds the poison.
+/// The bytes of all dropped [`Counted`]. Nothing frees them, so that a late reader finds the poison.
+static DROPPED: std::sync::Mutex<Vec<Box<[u8]>>> = std::sync::Mutex::new(Vec::new());
+
+/// Memory that is counted, and poisoned when it is dropped.
 pub(in crate::engine) struct Counted {
-    pub bytes: ManuallyDrop<Box<[u8]>>,
+    pub bytes: Box<[u8]>,
     _count: Arc<()>,
 }
 
 impl Counted {
     pub fn of(count: &Arc<()>, number: u8, len: usize) -> Self {
-        Self {
-            bytes: ManuallyDrop::new(vec![number; len].into_boxed_slice()),
-            _count: count.clone(),
-        }
+        Self { bytes: vec![number; len].into_boxed_slice(), _count: count.clone() }
     }
 }
 
@@ -47,6 +45,8 @@ impl AsMut<[u8]> for Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.bytes.fill(POISON);
+        let bytes = std::mem::take(&mut self.bytes);
+        DROPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(bytes);
     }
 }
 
