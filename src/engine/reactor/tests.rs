@@ -15,7 +15,7 @@ const BLOCK: usize = 4096;
 /// A byte that no record holds.
 pub(in crate::engine) const POISON: u8 = 0xFF;
 
-/// The bytes of all dropped [`Counted`]. Nothing frees them, so that a late reader finds the poison.
+/// The bytes of all dropped [`Counted`], never freed: a late reader finds the poison.
 static DROPPED: std::sync::Mutex<Vec<Box<[u8]>>> = std::sync::Mutex::new(Vec::new());
 
 /// Memory that is counted, and poisoned when it is dropped.
