@@ -51,7 +51,15 @@ pub(crate) fn follow(queue: &Queue, functions: &[Function]) -> bool {
 /// The same, without stacks.
 fn wake_alone(queue: &Queue) -> bool {
     let woken_min = if is_long(queue) { WOKEN_LONG_MIN } else { WOKEN_MIN };
-    wake(best(queue), woken_min) || takes_turns(queue)
+    wake(best(queue), woken_min.max(woken_of_a_pool(queue))) || takes_turns(queue)
+}
+
+/// The share of waiters above which they are no pool. A pool wakes one of its threads at the end of
+/// a call, so its waiters are in such a call in turn.
+fn woken_of_a_pool(queue: &Queue) -> f64 {
+    let lead_in_turn = queue.leading_waiters.saturating_mul(2) >= queue.threads;
+    let one = part(queue.looks, queue.waits);
+    if lead_in_turn { (WOKEN_MORE * one).min(WOKEN_LONG_MIN) } else { 0.0 }
 }
 
 /// The minimum share of samples with a thread in the call.
@@ -65,6 +73,9 @@ const PAIRS_MIN: u64 = 20;
 
 /// The minimum share of waiters that run when the call ends. About half wait for the next one.
 pub(crate) const WOKEN_MIN: f64 = 0.2;
+
+/// More than one waiter, on average.
+const WOKEN_MORE: f64 = 1.5;
 
 /// The same for one thread among others that run at any time.
 pub(crate) const CANDIDATE_MIN: f64 = 0.05;

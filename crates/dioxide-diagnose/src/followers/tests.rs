@@ -114,3 +114,21 @@ fn unknown_functions_are_no_error() {
     queue.leading[0].functions = Vec::new();
     assert_eq!(shared(&queue, &functions()), None);
 }
+
+/// The defect: where readings fell well, an idle pool of five looked like a group commit, because
+/// one of its waiters ran at each end.
+#[test]
+fn a_pool_that_wakes_one_thread_at_a_time_is_no_queue() {
+    let woken = |count: u64, leading_waiters: u64| Queue {
+        looks: 100,
+        waits: 467,
+        threads: 5,
+        leading_waiters,
+        short: Pairs { held: 200, held_woken: 0, ended: 100, ended_woken: count, ends: 20 },
+        long: Pairs { held: 10, held_woken: 0, ended: 100, ended_woken: count, ends: 20 },
+        ..queue(&[], &[])
+    };
+    assert!(!wake_alone(&woken(22, 5)));
+    assert!(wake_alone(&woken(40, 5)), "two of five at a time");
+    assert!(wake_alone(&woken(22, 0)), "one thread writes the log");
+}
