@@ -49,6 +49,11 @@ impl Change {
         self.low > 1.0
     }
 
+    /// Whether the whole interval is on one side of 1.
+    pub fn has_direction(&self) -> bool {
+        self.is_loss() || self.is_gain()
+    }
+
     /// Whether the whole interval is below this loss.
     pub fn loses_more_than(&self, percent: f64) -> bool {
         self.is_loss() && self.high < 1.0 - percent / 100.0

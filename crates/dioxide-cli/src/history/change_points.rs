@@ -164,13 +164,9 @@ fn refine(points: &mut [ChangePoint], values: &[f64]) {
         let to = points.get(nth + 1).map_or(values.len(), |next| next.at);
         let size = middle(&values[from..points[nth].at]) - middle(&values[points[nth].at..to]);
         let places = from + SEGMENT_MIN..=to.saturating_sub(SEGMENT_MIN);
-        let cost = |at: &usize| {
-            [&values[from..*at], &values[*at..to]]
-                .map(|side| distance(side, size.abs()))
-                .iter()
-                .sum()
-        };
-        let best = places.min_by(|one, other| f64::total_cmp(&cost(one), &cost(other)));
+        let distance = |side: &[f64]| distance(side, size.abs());
+        let cost = |at: &usize| distance(&values[from..*at]) + distance(&values[*at..to]);
+        let best = places.min_by(|one, other| cost(one).total_cmp(&cost(other)));
         points[nth].at = best.unwrap_or(points[nth].at);
     }
 }

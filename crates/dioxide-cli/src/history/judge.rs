@@ -128,7 +128,7 @@ fn steps<'a>(
     let mut points = points.to_vec();
     let is_open = |(nth, _): &(usize, &ChangePoint), points: &[ChangePoint]| {
         let change = change(&sides(points, *nth, series.entries.len()), |entry| entry.value);
-        change.is_none_or(|it| !it.is_loss() && !it.is_gain())
+        change.is_none_or(|it| !it.has_direction())
     };
     while let Some((open, _)) = points.iter().enumerate().find(|it| is_open(it, &points)) {
         points.remove(open);
@@ -174,7 +174,7 @@ fn witness<'a>(
     sides: &[Range<usize>; 2],
     all: &[Series<'a>],
 ) -> Option<Witness<'a>> {
-    if !iops.is_loss() && !iops.is_gain() {
+    if !iops.has_direction() {
         return None;
     }
     let is_new = |path: &str| path != KERNEL || own.basis != Basis::RatioToKernel;

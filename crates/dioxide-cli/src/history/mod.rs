@@ -97,8 +97,9 @@ fn conclude(history: &History<'_>) -> Result<()> {
     }
     let broken = history.found.broken;
     ensure!(broken == 0, "{broken} of the skipped files may be results: broken, or of a later one");
-    let gaps = [text::missing(history), text::stuck(history), text::open(history)];
-    if let Some(why) = gaps.into_iter().flatten().next().or_else(|| text::blind(history)) {
+    let gaps: [fn(&History<'_>) -> Option<String>; 4] =
+        [text::missing, text::stuck, text::open, text::blind];
+    if let Some(why) = gaps.iter().find_map(|gap| gap(history)) {
         bail!("{}", why.trim_end_matches('.'));
     }
     ensure!(judged > 0, "no row of the newest result is judged, so nothing is known; see --by ops");

@@ -143,17 +143,15 @@ impl<'a> Sorted<'a> {
 
     pub fn standing(&self, series: &Series<'_>) -> Standing {
         let work = &series.key().work;
-        let newest = self.newest(work).map(|it| (it.run, it.place));
-        let its = self.sessions.iter().rev().filter(|it| it.work == work);
-        // Of the same place as the newest one.
-        let mut its = its.filter(|it| newest.is_some_and(|(_, place)| it.place == place));
-        let is_of = |session: Option<&Session<'_>>| {
-            session.is_some_and(|it| it.place == series.place && it.run == series.newest())
-        };
-        match () {
-            () if is_of(its.next()) => Standing::Current,
-            () if is_of(its.next()) => Standing::Missing,
-            () => Standing::Ended,
+        if self.newest(work).is_none_or(|newest| newest.place != series.place) {
+            return Standing::Ended;
+        }
+        let is_its = |it: &&Session<'_>| it.work == work && it.place == series.place;
+        let mut newest_first = self.sessions.iter().rev().filter(is_its);
+        match newest_first.position(|it| it.run == series.newest()) {
+            Some(0) => Standing::Current,
+            Some(1) => Standing::Missing,
+            _ => Standing::Ended,
         }
     }
 
