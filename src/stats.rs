@@ -46,6 +46,8 @@ counters! {
     tail_rewrites,
     /// Flushes, without those of RWF_DSYNC.
     flushes,
+    /// Flushes that this file needed and that another file of the file system made for it.
+    flushes_shared,
     /// Completed growth steps.
     growths,
     /// Bytes of these steps.

@@ -107,8 +107,8 @@ impl Disk {
     pub fn open(&self, options: &OpenOptions, name: &str) -> Result<File> {
         let path: Arc<Path> = Path::new(name).into();
         let (backend, facts) = self.find(options.request(), &path, name)?;
-        let below =
-            Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
+        let (fs, allocates) = (self.fs.clone(), self.device.allocates());
+        let below = Below { backend, facts, fs, allocates, shares_flushes: true };
         below.open(options, path, || self.device.draw() as u32)
     }
 
@@ -297,8 +297,8 @@ pub fn null(options: &OpenOptions) -> Result<File> {
     }
     let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
     let facts = facts(Identity { inode: 1, birth_time: (0, 0) }, next_dev(), limits);
-    let below =
-        Below { backend: Null::default(), facts, fs: FileSystems::default(), allocates: true };
+    let (backend, fs) = (Null::default(), FileSystems::default());
+    let below = Below { backend, facts, fs, allocates: true, shares_flushes: false };
     below.open(options, path, sys::epoch)
 }
 
@@ -334,6 +334,8 @@ struct Below<B> {
     fs: FileSystems,
     /// Whether space can be allocated without writing it.
     allocates: bool,
+    /// Whether files share flushes.
+    shares_flushes: bool,
 }
 
 impl<B: Backend> Below<B> {
@@ -363,7 +365,7 @@ impl<B: Backend> Below<B> {
         path: Arc<Path>,
         epoch: impl FnOnce() -> u32,
     ) -> Result<Engine> {
-        let Self { backend, facts, fs, allocates } = self;
+        let Self { backend, facts, fs, allocates, shares_flushes } = self;
         // It syncs, so a name just created is stable then.
         let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
         let ahead = Ahead::new(held.as_ref(), || prepared(request.growth, allocates), |_| true);
@@ -374,6 +376,7 @@ impl<B: Backend> Below<B> {
             fs,
             facts: &facts,
             ahead,
+            shares_flushes,
             epoch: epoch(),
             recovery,
             held,

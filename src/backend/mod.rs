@@ -84,6 +84,11 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn flush(&self) -> io::Result<()>;
     /// Makes data, size and attributes durable (fsync).
     fn sync_all(&self) -> io::Result<()>;
+    /// Adds a change of this file to the journal of its file system. A `sync_all` that follows
+    /// commits the changes of all files that came before.
+    fn join_journal(&self) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
     /// The size that other processes see.
     fn physical_size(&self) -> io::Result<u64>;
     /// Allocates space that reads as zeros, and extends the file to `end` if it is shorter.

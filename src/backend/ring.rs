@@ -22,8 +22,8 @@ pub(crate) enum Io {
     Write { segments: SmallVec<[Segment; 1]>, offset: u64, dsync: bool },
     /// Reads into segments in order, with exclusive access to them. May be short.
     Read { into: SmallVec<[Segment; 1]>, offset: u64 },
-    /// Makes earlier writes durable (fdatasync).
-    Flush,
+    /// Makes earlier writes durable (fdatasync); with `all`, size and attributes too (fsync).
+    Flush { all: bool },
 }
 
 impl Io {
@@ -32,7 +32,8 @@ impl Io {
         match self {
             Self::Write { segments, offset, dsync } => backend.write(&segments, offset, dsync),
             Self::Read { into, offset } => backend.read(&into, offset),
-            Self::Flush => backend.flush().map(|()| 0),
+            Self::Flush { all: false } => backend.flush().map(|()| 0),
+            Self::Flush { all: true } => backend.sync_all().map(|()| 0),
         }
     }
 }

@@ -410,7 +410,7 @@ impl Striped {
     /// run alone.
     fn split(&self, io: Io) -> Result<Split, Io> {
         match io {
-            Io::Flush => Ok(self.split_flush()),
+            Io::Flush { all } => Ok(self.split_flush(all)),
             Io::Write { offset, ref segments, .. } if self.extends(offset, segments) => Err(io),
             Io::Write { segments, offset, dsync } => Ok(match self.alone(&segments, offset) {
                 Some((member, offset)) => {
@@ -435,10 +435,10 @@ impl Striped {
         }
     }
 
-    fn split_flush(&self) -> Split {
+    fn split_flush(&self, all: bool) -> Split {
         let count = self.members.len();
         Split {
-            parts: (0..count).map(|member| (member, Io::Flush)).collect(),
+            parts: (0..count).map(|member| (member, Io::Flush { all })).collect(),
             gather: Gather {
                 total: 0,
                 flushes: Some(Flushes::Only),
@@ -594,7 +594,7 @@ fn split_at_members(
 
 fn flushes_of(io: &Io) -> Option<Flushes> {
     match io {
-        Io::Flush => Some(Flushes::Only),
+        Io::Flush { .. } => Some(Flushes::Only),
         Io::Write { dsync: true, .. } => Some(Flushes::AfterWrite),
         Io::Write { .. } | Io::Read { .. } => None,
     }

@@ -373,7 +373,13 @@ impl Ring for Uring {
         let entry = match io {
             Io::Write { segments, offset, dsync } => self.write(file, segments, offset, dsync),
             Io::Read { into, offset } => self.read(file, into, offset),
-            Io::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+            Io::Flush { all } => {
+                let flags = match all {
+                    true => types::FsyncFlags::empty(),
+                    false => types::FsyncFlags::DATASYNC,
+                };
+                opcode::Fsync::new(file).flags(flags).build()
+            }
         };
         self.submit(&entry.flags(flags).user_data(id));
     }

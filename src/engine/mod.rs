@@ -39,7 +39,7 @@ use crate::backend::Backend;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, flushed};
-use crate::rules::flush::SyncMethod;
+use crate::rules::flush::{Reach, SyncMethod, Turn};
 use crate::rules::growth::{GrowthConfig, Planner};
 use crate::rules::marker::{Marker, Prepared};
 use crate::rules::merge::{Refusals, Span};
@@ -88,6 +88,8 @@ pub(crate) struct Engine {
     writes_through: bool,
     /// Plain writes flush as well, so the ledger counts each of them as a flush.
     flushes_each_write: bool,
+    /// A flush may be that of another file.
+    shares_flushes: bool,
     core: CachePadded<Mutex<Core<Token>>>,
     packer: CachePadded<Packer>,
     /// Copy of the core's `written`, readable without its lock.
@@ -124,6 +126,7 @@ impl Engine {
             is_device: parts.props.is_device,
             writes_through: parts.props.writes_through,
             flushes_each_write,
+            shares_flushes: parts.props.shares_flushes,
             core: CachePadded(Mutex::new(core)),
             packer: CachePadded(Packer::new(parts.alignment)),
             len: CachePadded(AtomicU64::new(len)),
@@ -351,6 +354,7 @@ impl Engine {
         loop {
             match me.next(durable) {
                 News::Work(Task::Request(request)) => self.perform(request),
+                News::Work(Task::Flush(turn, request)) => self.perform_in_turn(turn, request),
                 News::Work(Task::Call(call)) => self.on_called(call, durable),
                 News::Done(outcome) => return outcome,
             }
@@ -362,7 +366,7 @@ impl Engine {
         self: &Arc<Self>,
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
     ) -> R {
-        let (result, out) = self.change(change);
+        let (result, out) = self.change(false, change);
         // Requests first: the device is busy before finished operations are woken.
         for request in out.requests {
             request.owner.clone().assign(Task::Request(request));
@@ -379,14 +383,18 @@ impl Engine {
         result
     }
 
-    /// Changes the core. The caller hands out the outbox.
+    /// Changes the core. The caller hands out the outbox. With `others_come`, other files are about
+    /// to need a flush.
     fn change<R>(
         &self,
+        others_come: bool,
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
     ) -> (R, Outbox<Token>) {
         let mut out = Outbox::default();
+        let has_company = self.shares_flushes && (others_come || self.fs.is_busy());
         let mut core = self.lock();
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
+        core.set_company(has_company);
         let result = change(&mut core, &mut out);
         self.publish_len(&core);
         (result, out)
@@ -409,21 +417,37 @@ impl Engine {
         self.step(|core, out| core.on_called(call, out));
     }
 
-    fn perform(self: &Arc<Self>, mut request: Request<Token>) {
-        let result = self.begin_request(&mut request.work).and_then(|flush| {
-            let mut result = match &request.work {
-                Work::Flush => flushed(|| self.backend.flush()),
-                Work::Write { segments, offset, .. } => io::write_fully(
+    fn perform(self: &Arc<Self>, request: Request<Token>) {
+        let turn = match request.work {
+            Work::Flush if self.shares_flushes => self.fs.share(request, 0),
+            Work::Flush | Work::Write { .. } => Some((Turn::Alone, request)),
+        };
+        // Without a turn, the request comes back when it is covered, or leads.
+        if let Some((turn, request)) = turn {
+            self.perform_in_turn(turn, request);
+        }
+    }
+
+    fn perform_in_turn(self: &Arc<Self>, turn: Turn, mut request: Request<Token>) {
+        let result = self.begin_request(&mut request.work, turn).and_then(|flush| {
+            let result = match (&request.work, &flush) {
+                (Work::Flush, None) => Ok(()),
+                (Work::Flush, Some((_, Reach::File))) => flushed(|| self.backend.flush()),
+                (Work::Flush, Some((_, Reach::FileSystem))) => flushed(|| self.backend.sync_all()),
+                (Work::Write { segments, offset, .. }, _) => io::write_fully(
                     &*self.backend,
                     segments,
                     *offset,
                     self.transfer_of(&request.work),
                 ),
             };
-            if let Some(flush) = flush {
-                let ended = self.end_flush(&request.work, flush, &result);
-                result = self.fs.awaited(ended, result);
-            }
+            let result = match flush {
+                Some(flush) => {
+                    let ended = self.end_flush(&request.work, flush, &result);
+                    self.fs.awaited(ended, result)
+                }
+                None => result,
+            };
             self.end_request(request.work, result)
         });
         self.step(|core, out| core.on_completed(request.id, result, out));
@@ -434,16 +458,28 @@ impl Engine {
     }
 
     /// Prepares a request: packs records into whole blocks. Returns the flush that it carries or
-    /// is.
-    fn begin_request(&self, work: &mut Work) -> Result<Option<Flushing>, Failure> {
-        self.make_ready(work).inspect_err(|_| self.undo(work))?;
-        let flushes = work.flushes() || self.flushes_each_write;
-        Ok(flushes.then(|| self.fs.begin_flush()))
+    /// is, with its reach. A flush that another file's has covered is none.
+    fn begin_request(&self, work: &mut Work, turn: Turn) -> Result<Option<Begun>, Failure> {
+        self.make_ready(work, turn).inspect_err(|_| self.undo(work))?;
+        match turn {
+            Turn::Covered => Ok(None),
+            Turn::Leads => {
+                let flush = self.fs.begin_flush(Reach::FileSystem);
+                // After the number is taken: what it covers has joined the journal before.
+                let joined = self.backend.join_journal();
+                Ok(Some((flush, if joined.is_ok() { Reach::FileSystem } else { Reach::File })))
+            }
+            Turn::Alone => {
+                let flushes = work.flushes() || self.flushes_each_write;
+                Ok(flushes.then(|| (self.fs.begin_flush(Reach::File), Reach::File)))
+            }
+        }
     }
 
-    fn make_ready(&self, work: &mut Work) -> Result<(), Failure> {
+    fn make_ready(&self, work: &mut Work, turn: Turn) -> Result<(), Failure> {
         let len = work.len();
         match work {
+            Work::Flush if turn == Turn::Covered => count(&self.counters.flushes_shared, 1),
             Work::Flush => count(&self.counters.flushes, 1),
             Work::Write { segments, records, offset, sync_method, extends, .. } => {
                 self.count_request(segments.len(), *sync_method);
@@ -467,8 +503,8 @@ impl Engine {
 
     /// Ends the flush of a request. If a write failed, its flush may have failed: the kernel does
     /// not say which.
-    fn end_flush(&self, work: &Work, flush: Flushing, result: &std::io::Result<()>) -> Ended {
-        self.fs.end_flush(flush, result, |error| match work {
+    fn end_flush(&self, work: &Work, (flush, reach): Begun, result: &std::io::Result<()>) -> Ended {
+        self.fs.end_flush(flush, (result, reach), |error| match work {
             Work::Flush => self.cause(Operation::Flush, None, error),
             Work::Write { offset, .. } => self.cause(Operation::Write, Some(*offset), error),
         })
@@ -589,6 +625,9 @@ impl Engine {
         Arc::new(self.error(operation, offset, kind))
     }
 }
+
+/// A flush in flight, with its reach.
+type Begun = (Flushing, Reach);
 
 /// How a checked operation continues.
 enum Course {

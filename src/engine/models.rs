@@ -318,6 +318,7 @@ impl File {
                 append_unit: BLOCK,
                 is_device: false,
                 writes_through: false,
+                shares_flushes: false,
                 without_journal: false,
                 overwrites_in_place: true,
                 prepared: (grows != Grows::Never).then_some(Prepared::Unwritten),

@@ -1,12 +1,16 @@
 //! State that all files of the process share: the growth budget, and for each file system the
 //! flushes in flight and the first failed one.
 
+use crate::engine::core::Request;
 use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
+use crate::engine::token::Token;
+use crate::engine::waiter::Task;
 use crate::error::Error;
 use crate::os_error;
-use crate::rules::flush::Ledger;
+use crate::rules::flush::{Domain, Reach, SHARERS_MIN, Turn};
 use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::probe::Through;
@@ -54,9 +58,11 @@ pub(crate) struct Process {
 /// A file system, or a device used without one.
 #[derive(Debug, Default)]
 pub(crate) struct FileSystem {
-    ledger: Mutex<Ledger>,
+    domain: Mutex<Domain<Request<Token>>>,
+    /// Copy of the number of flushes in the domain, readable without its lock.
+    flushes: AtomicUsize,
     flush_ended: Condvar,
-    /// Wakers of queues that wait for the end of a flush. Locked with the ledger held.
+    /// Wakers of queues that wait for the end of a flush. Locked with the domain held.
     sleepers: Mutex<Vec<Waker>>,
     wedged: OnceLock<Arc<Error>>,
     /// Its device number, as in [`Facts`](crate::sys::probe::Facts); 0 on the simulated disk.
@@ -77,6 +83,9 @@ pub(crate) struct Flushing(SmallVec<[u64; 1]>);
 /// A flush that has ended, with the last flush begun until then on each file system.
 #[derive(Debug)]
 pub(crate) struct Ended(SmallVec<[u64; 1]>);
+
+/// The result of a flush, and what it made durable if it succeeded.
+type Reached<'a> = (&'a std::io::Result<()>, Reach);
 
 /// The known mounts of a file system.
 #[derive(Clone, Debug, Default)]
@@ -220,6 +229,9 @@ impl FileSystem {
             let cause = self.wedged().expect("just set");
             log::error!("dioxide: {cause}; every file on this file system fails from now on");
         }
+        // Those that come later see the failure under the same lock.
+        let waiting = self.change(|domain| domain.release_all());
+        waiting.into_iter().for_each(|request| hand_back((Turn::Covered, request)));
     }
 
     /// Records the failure for later children. The simulated file system (0) is in no other
@@ -231,33 +243,58 @@ impl FileSystem {
     }
 
     /// Begins a flush, or a write that carries one. Returns its number.
-    fn begin_flush(&self) -> u64 {
-        self.ledger.lock().begin()
+    fn begin_flush(&self, reach: Reach) -> u64 {
+        self.change(|domain| domain.begin(reach))
     }
 
     /// Ends a flush. Returns the number of the last flush begun until then.
-    fn end_flush(&self, flush: u64) -> u64 {
-        let mut ledger = self.ledger.lock();
-        let ended = ledger.end(flush);
-        self.flush_ended.notify_all();
-        let sleepers = std::mem::take(&mut *self.sleepers.lock());
-        drop(ledger);
+    fn end_flush(&self, flush: u64, reached: Option<Reach>) -> u64 {
+        // Then it has committed the changes of one file.
+        let is_fast = reached == Some(Reach::FileSystem) && sys::journal::commits_fast(self.dev);
+        let reached = if is_fast { Some(Reach::File) } else { reached };
+        let (ended, sleepers, released) = self.change(|domain| {
+            let ended = domain.end(flush, reached);
+            if is_fast {
+                domain.part();
+            }
+            self.flush_ended.notify_all();
+            let sleepers = std::mem::take(&mut *self.sleepers.lock());
+            (ended, sleepers, domain.release(|request| request.owner.is_thread()))
+        });
+        // The next leader first: the device is busy before finished operations are woken.
+        released.into_iter().rev().for_each(hand_back);
         sleepers.into_iter().for_each(Waker::wake);
         ended
     }
 
+    fn change<R>(&self, change: impl FnOnce(&mut Domain<Request<Token>>) -> R) -> R {
+        let mut domain = self.domain.lock();
+        let result = change(&mut domain);
+        self.flushes.store(domain.flushes(), Ordering::Relaxed);
+        result
+    }
+
+    /// Decides about a flush that may be shared, as [`Domain::share`].
+    fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
+        self.change(|domain| match self.wedged() {
+            // The caller finds that.
+            Some(_) => Some((Turn::Covered, request)),
+            None => domain.share(request, others),
+        })
+    }
+
     /// Waits until all flushes up to `ended` have ended, or one has failed.
     fn await_others(&self, ended: u64) {
-        let mut ledger = self.ledger.lock();
-        while self.wedged().is_none() && ledger.any_out_up_to(ended) {
-            ledger = self.flush_ended.wait(ledger);
+        let mut domain = self.domain.lock();
+        while self.wedged().is_none() && domain.ledger().any_out_up_to(ended) {
+            domain = self.flush_ended.wait(domain);
         }
     }
 
     /// Whether all flushes up to `ended` have ended. If not, wakes `waker` when the next one ends.
     fn is_settled(&self, ended: u64, waker: &Waker) -> bool {
-        let ledger = self.ledger.lock();
-        let settled = self.wedged().is_some() || !ledger.any_out_up_to(ended);
+        let domain = self.domain.lock();
+        let settled = self.wedged().is_some() || !domain.ledger().any_out_up_to(ended);
         if !settled {
             self.sleepers.lock().push(waker.clone());
         }
@@ -318,22 +355,41 @@ impl FileSystems {
         perform: impl FnOnce() -> std::io::Result<()>,
         cause: impl FnOnce(&std::io::Error) -> Arc<Error>,
     ) -> std::io::Result<()> {
-        let flush = self.begin_flush();
+        let flush = self.begin_flush(Reach::File);
         let result = perform();
-        let ended = self.end_flush(flush, &result, cause);
+        let ended = self.end_flush(flush, (&result, Reach::File), cause);
         self.awaited(ended, result)
     }
 
+    /// Whether so many flushes are in flight or waiting that files share them.
+    pub fn is_busy(&self) -> bool {
+        self.0.iter().any(|fs| fs.flushes.load(Ordering::Relaxed) >= SHARERS_MIN)
+    }
+
+    /// Decides about a flush that may be shared, beside `others` on the same file system that are
+    /// about to ask as well. Without a turn it waits, and its owner gets it back with one.
+    pub(in crate::engine) fn share(
+        &self,
+        request: Request<Token>,
+        others: usize,
+    ) -> Option<(Turn, Request<Token>)> {
+        match &self.0[..] {
+            [fs] => fs.share(request, others),
+            // Each member of a striped volume has other sharers.
+            _ => Some((Turn::Alone, request)),
+        }
+    }
+
     /// Begins a flush, or a write that carries one.
-    pub fn begin_flush(&self) -> Flushing {
-        Flushing(self.0.iter().map(|fs| fs.begin_flush()).collect())
+    pub fn begin_flush(&self, reach: Reach) -> Flushing {
+        Flushing(self.0.iter().map(|fs| fs.begin_flush(reach)).collect())
     }
 
     /// Ends a flush. Its result is final once all concurrent flushes have ended.
     pub fn end_flush(
         &self,
         flush: Flushing,
-        result: &std::io::Result<()>,
+        (result, reach): Reached<'_>,
         cause: impl FnOnce(&std::io::Error) -> Arc<Error>,
     ) -> Ended {
         if let Err(error) = result
@@ -341,7 +397,8 @@ impl FileSystems {
         {
             self.wedge(cause(error));
         }
-        Ended(self.0.iter().zip(flush.0).map(|(fs, flush)| fs.end_flush(flush)).collect())
+        let reached = result.is_ok().then_some(reach);
+        Ended(self.0.iter().zip(flush.0).map(|(fs, flush)| fs.end_flush(flush, reached)).collect())
     }
 
     /// Waits until the result of a flush is final, and returns it.
@@ -385,6 +442,11 @@ impl From<Arc<FileSystem>> for FileSystems {
     fn from(fs: Arc<FileSystem>) -> Self {
         Self::of([fs])
     }
+}
+
+/// Gives a flush back to its owner, with its turn.
+fn hand_back((turn, request): (Turn, Request<Token>)) {
+    request.owner.clone().assign(Task::Flush(turn, request));
 }
 
 impl Mounts {

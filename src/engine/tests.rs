@@ -128,6 +128,7 @@ fn props(prepared: Option<Prepared>) -> FileProps {
         append_unit: BLOCK_BYTES,
         is_device: false,
         writes_through: false,
+        shares_flushes: false,
         without_journal: false,
         overwrites_in_place: true,
         prepared,
@@ -1155,6 +1156,7 @@ mod packing;
 mod past_the_end;
 mod reads;
 mod records;
+mod sharing;
 mod told;
 
 #[test]

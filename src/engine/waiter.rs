@@ -2,6 +2,7 @@
 
 use super::core::{Call, Outcome, Request};
 use super::token::Token;
+use crate::rules::flush::Turn;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, futex, thread_local, yield_now};
 use std::cell::RefCell;
@@ -32,6 +33,8 @@ struct Slot {
 #[derive(Debug)]
 pub(super) enum Task {
     Request(Request<Token>),
+    /// A flush that waited for its turn.
+    Flush(Turn, Request<Token>),
     Call(Call),
 }
 

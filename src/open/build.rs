@@ -45,6 +45,8 @@ pub(crate) struct Build<'a> {
     pub fs: FileSystems,
     pub facts: &'a Facts,
     pub ahead: Ahead,
+    /// A flush may be that of another file of the file system.
+    pub shares_flushes: bool,
     /// The first epoch of markers.
     pub epoch: u32,
     pub recovery: Recovery,
@@ -67,6 +69,7 @@ impl Build<'_> {
                 tail: request.tail,
                 prepared,
                 overwrites_in_place,
+                shares_flushes: self.shares_flushes,
                 epoch: self.epoch,
                 ..FileProps::of(facts)
             },
@@ -100,6 +103,7 @@ pub(crate) fn reader(
             fs: FileSystems::default(),
             facts: &facts,
             ahead: Ahead::NONE,
+            shares_flushes: false,
             epoch: 0,
             recovery: Recovery::clean(facts.len),
             held: None,

@@ -362,6 +362,10 @@ fn make_engine(
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }
+    let sharing = sys::journal::can_share_flushes(file.as_fd(), &facts);
+    if let Err(why) = &sharing {
+        log::debug!("dioxide: {}: has flushes of its own: {why}", shown(&**path));
+    }
     let build = Build {
         request,
         process,
@@ -369,6 +373,7 @@ fn make_engine(
         fs,
         facts: &facts,
         ahead,
+        shares_flushes: sharing.is_ok(),
         epoch: sys::epoch(),
         recovery,
         held,

@@ -409,8 +409,19 @@ impl BringUp<'_> {
         };
         let ahead = Ahead::new(held.as_ref(), || self.prepared, |_| self.overwrites_in_place);
         let Self { request, process, name: path, fs, epoch, .. } = self;
-        let build =
-            Build { request, process, path, fs, facts: &facts, ahead, epoch, recovery, held };
+        let build = Build {
+            request,
+            process,
+            path,
+            fs,
+            facts: &facts,
+            ahead,
+            // Each member has other files beside it.
+            shares_flushes: false,
+            epoch,
+            recovery,
+            held,
+        };
         Ok(build.engine(striped))
     }
 }

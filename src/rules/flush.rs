@@ -82,16 +82,27 @@ pub struct FlushContext {
     /// The write allocates space. A plain write without space fails and can be retried. With
     /// RWF_DSYNC the kernel does not report whether the flush failed.
     pub allocates: bool,
+    /// Other files of the file system share flushes now.
+    pub has_company: bool,
 }
 
 /// Chooses the method of a durable write. A lone writer saves a call by RWF_DSYNC, and on a device
 /// with FUA the flush. Concurrent writers share one flush after plain requests. N requests with
 /// RWF_DSYNC would be N flushes and, into unwritten space, N journal commits.
-pub fn sync_method(company: FlushContext) -> SyncMethod {
-    let FlushContext { writes_through, is_device, others_in_flight, unstable_below, allocates } =
-        company;
-    let shares = is_device || others_in_flight || unstable_below || allocates;
+pub fn sync_method(context: FlushContext) -> SyncMethod {
+    let FlushContext { writes_through, is_device, others_in_flight, .. } = context;
+    let FlushContext { unstable_below, allocates, has_company, .. } = context;
+    let shares = is_device || others_in_flight || unstable_below || allocates || has_company;
     if shares && !writes_through { SyncMethod::SharedFlush } else { SyncMethod::Dsync }
+}
+
+/// What a successful flush makes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The finished writes of its file.
+    File,
+    /// The finished writes of all files of the file system.
+    FileSystem,
 }
 
 /// The flushes in flight on one file system or device, of all files of the process.
@@ -99,13 +110,24 @@ pub fn sync_method(company: FlushContext) -> SyncMethod {
 /// After a failed flush, the device may have dropped writes of *other* files as well, and the
 /// kernel may report success to those. So a success counts only when no concurrent flush is still
 /// in flight: that one might have failed first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Ledger {
     next: u64,
     running: BTreeSet<u64>,
+    /// Successful flushes of the whole file system: the number of each, and the last flush that ran
+    /// beside it.
+    ended: Vec<(u64, u64)>,
+    /// The last of them that counts.
+    covered_to: u64,
 }
 
 impl Ledger {
+    /// Returns the number of the next flush to begin. If that one reaches the whole file system, it
+    /// covers everything finished by now.
+    pub fn ticket(&self) -> u64 {
+        self.next + 1
+    }
+
     /// Records the submission of a flush, and returns its number.
     pub fn begin(&mut self) -> u64 {
         self.next += 1;
@@ -113,16 +135,161 @@ impl Ledger {
         self.next
     }
 
-    /// Records the end of a flush, with any result. Returns the number up to which flushes ran
-    /// beside it.
-    pub fn end(&mut self, flush: u64) -> u64 {
+    /// Records the end of a flush. `reached` is what it made durable, if it succeeded. Returns the
+    /// number up to which flushes ran beside it.
+    pub fn end(&mut self, flush: u64, reached: Option<Reach>) -> u64 {
         self.running.remove(&flush);
+        if reached == Some(Reach::FileSystem) {
+            self.ended.push((flush, self.next));
+        }
+        let oldest = self.running.first().copied().unwrap_or(u64::MAX);
+        let covered_to = &mut self.covered_to;
+        self.ended.retain(|&(flush, beside)| {
+            let counts = beside < oldest;
+            *covered_to = if counts { flush.max(*covered_to) } else { *covered_to };
+            !counts
+        });
         self.next
     }
 
     /// Returns whether a flush up to `last` is still in flight.
     pub fn any_out_up_to(&self, last: u64) -> bool {
         self.running.first().is_some_and(|&oldest| oldest <= last)
+    }
+
+    /// Returns whether a flush of the whole file system has covered this ticket.
+    pub fn covers(&self, ticket: u64) -> bool {
+        ticket <= self.covered_to
+    }
+}
+
+/// From this many flushes at once on, files share one. Below it each file flushes itself: the
+/// kernel and the device merge a few concurrent flushes, and a lone writer needs one call.
+pub const SHARERS_MIN: usize = 4;
+
+/// How a flush goes on that may be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It flushes its own file.
+    Alone,
+    /// It flushes for all files of the file system.
+    Leads,
+    /// The flush of another file has covered it.
+    Covered,
+}
+
+/// The files of one file system that share flushes. `T` is a flush that waits.
+///
+/// One shared flush is in flight at a time. Files that need a flush meanwhile wait for the next.
+#[derive(Clone, Debug)]
+pub struct Domain<T> {
+    ledger: Ledger,
+    waiting: Vec<(u64, T)>,
+    /// The number of the last shared flush that began.
+    last: u64,
+    phase: Phase,
+    /// Flushes are not shared any more.
+    is_apart: bool,
+    sharers_min: usize,
+}
+
+/// The state of the shared flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// Its leader is called and has not begun it.
+    Called,
+    Running,
+}
+
+impl<T> Default for Domain<T> {
+    fn default() -> Self {
+        let (ledger, waiting) = (Ledger::default(), Vec::new());
+        let (phase, sharers_min) = (Phase::Idle, SHARERS_MIN);
+        Self { ledger, waiting, last: 0, phase, is_apart: false, sharers_min }
+    }
+}
+
+impl<T> Domain<T> {
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Number of flushes in flight or waiting.
+    pub fn flushes(&self) -> usize {
+        self.ledger.running.len() + self.waiting.len()
+    }
+
+    /// Decides about a flush that begins beside `others`, which are about to ask as well. Without a
+    /// turn it waits: [`release`](Self::release) returns it.
+    pub fn share(&mut self, flush: T, others: usize) -> Option<(Turn, T)> {
+        if self.is_apart {
+            return Some((Turn::Alone, flush));
+        }
+        if self.phase != Phase::Idle {
+            self.waiting.push((self.ledger.ticket(), flush));
+            return None;
+        }
+        if self.flushes() + others + 1 < self.sharers_min {
+            return Some((Turn::Alone, flush));
+        }
+        self.phase = Phase::Called;
+        Some((Turn::Leads, flush))
+    }
+
+    /// Records the submission of a flush, and returns its number.
+    pub fn begin(&mut self, reach: Reach) -> u64 {
+        let flush = self.ledger.begin();
+        if reach == Reach::FileSystem {
+            assert!(self.phase == Phase::Called, "one shared flush at a time");
+            self.phase = Phase::Running;
+            self.last = flush;
+        }
+        flush
+    }
+
+    /// Records the end of a flush, as [`Ledger::end`]. [`release`](Self::release) follows.
+    pub fn end(&mut self, flush: u64, reached: Option<Reach>) -> u64 {
+        if flush == self.last && self.phase == Phase::Running {
+            self.phase = Phase::Idle;
+            // Without that reach, those that waited for it need another.
+            self.last = if reached == Some(Reach::FileSystem) { flush } else { 0 };
+        }
+        self.ledger.end(flush, reached)
+    }
+
+    /// Ends sharing: a flush of one file covers no other file here.
+    pub fn part(&mut self) {
+        self.is_apart = true;
+    }
+
+    /// Takes the waiting flushes that go on now, each with its turn: those that are covered, and
+    /// the leader of the next shared flush. `prefers` says which flush would begin soonest.
+    pub fn release(&mut self, prefers: impl Fn(&T) -> bool) -> Vec<(Turn, T)> {
+        let is_covered = |(ticket, _): &mut (u64, T)| self.ledger.covers(*ticket);
+        let covered = self.waiting.extract_if(.., is_covered);
+        let mut released: Vec<_> = covered.map(|(_, flush)| (Turn::Covered, flush)).collect();
+        if self.phase != Phase::Idle {
+            return released;
+        }
+        // Those up to the last shared flush wait until it counts.
+        let wait = self.waiting.partition_point(|(ticket, _)| *ticket <= self.last);
+        if self.is_apart || self.flushes() - wait < self.sharers_min {
+            let from = if self.is_apart { 0 } else { wait };
+            let alone = self.waiting.drain(from..);
+            released.extend(alone.map(|(_, flush)| (Turn::Alone, flush)));
+        } else if wait < self.waiting.len() {
+            let soonest = self.waiting[wait..].iter().position(|(_, flush)| prefers(flush));
+            let (_, leader) = self.waiting.remove(wait + soonest.unwrap_or(0));
+            self.phase = Phase::Called;
+            released.push((Turn::Leads, leader));
+        }
+        released
+    }
+
+    /// Takes all waiting flushes: the file system is wedged.
+    pub fn release_all(&mut self) -> Vec<T> {
+        self.waiting.drain(..).map(|(_, flush)| flush).collect()
     }
 }
 
@@ -169,12 +336,12 @@ mod tests {
         let mut ledger = Ledger::default();
         let slow = ledger.begin();
         let quick = ledger.begin();
-        let beside = ledger.end(quick);
+        let beside = ledger.end(quick, Some(Reach::File));
         assert!(ledger.any_out_up_to(beside));
         let later = ledger.begin();
-        ledger.end(slow);
+        ledger.end(slow, Some(Reach::File));
         assert!(!ledger.any_out_up_to(beside), "a flush begun afterwards is no concern");
-        ledger.end(later);
+        ledger.end(later, Some(Reach::File));
     }
 
     #[test]
@@ -185,8 +352,13 @@ mod tests {
             others_in_flight: false,
             unstable_below: false,
             allocates: false,
+            has_company: false,
         };
         assert_eq!(sync_method(alone), SyncMethod::Dsync);
+        assert_eq!(
+            sync_method(FlushContext { has_company: true, ..alone }),
+            SyncMethod::SharedFlush
+        );
         assert_eq!(sync_method(FlushContext { is_device: true, ..alone }), SyncMethod::SharedFlush);
         assert_eq!(
             sync_method(FlushContext { others_in_flight: true, ..alone }),
@@ -207,6 +379,7 @@ mod tests {
             others_in_flight: true,
             unstable_below: true,
             allocates: true,
+            has_company: true,
         };
         assert_eq!(sync_method(beside), SyncMethod::Dsync);
     }
@@ -265,6 +438,138 @@ mod tests {
         }
     }
 
+    /// Some files, their flushes, and the events that can happen next.
+    #[derive(Clone)]
+    struct Sharing {
+        domain: Domain<u32>,
+        now: u32,
+        /// The flush that is to lead.
+        called: Option<u32>,
+        /// The number, reach and time of each flush in flight.
+        running: Vec<(u64, Reach, u32)>,
+        /// Successful shared flushes: the time of each, and those that ran beside it.
+        ended: Vec<(u32, Vec<u64>)>,
+        waiting: Vec<u32>,
+        covered: usize,
+    }
+
+    impl Sharing {
+        fn new(sharers_min: usize) -> Self {
+            let (domain, now) = (Domain { sharers_min, ..Domain::default() }, 0);
+            let (running, ended, waiting) = (vec![], vec![], vec![]);
+            Self { domain, now, called: None, running, ended, waiting, covered: 0 }
+        }
+
+        fn begin(&mut self, reach: Reach) {
+            self.running.push((self.domain.begin(reach), reach, self.now));
+        }
+
+        fn asks(&mut self) {
+            self.now += 1;
+            let turn = self.domain.share(self.now, 0);
+            self.goes_on(turn, true);
+        }
+
+        fn goes_on(&mut self, turn: Option<(Turn, u32)>, is_new: bool) {
+            match turn {
+                None => self.waiting.push(self.now),
+                Some((turn, asked)) => {
+                    assert!(is_new || self.waiting.contains(&asked));
+                    self.waiting.retain(|it| *it != asked);
+                    match turn {
+                        Turn::Alone => self.begin(Reach::File),
+                        Turn::Leads => assert_eq!(self.called.replace(asked), None),
+                        Turn::Covered => {
+                            let out = |beside: &Vec<u64>| {
+                                self.running.iter().any(|(number, ..)| beside.contains(number))
+                            };
+                            let mut covers = self.ended.iter().filter(|(_, beside)| !out(beside));
+                            assert!(covers.any(|(begun, _)| *begun > asked), "{asked}");
+                            self.covered += 1;
+                        }
+                    }
+                }
+            }
+        }
+
+        /// A flush ends, with its reach or less.
+        fn ends(&mut self, index: usize, is_fast: bool) {
+            self.now += 1;
+            let (number, reach, begun) = self.running.remove(index);
+            let reach = if is_fast { Reach::File } else { reach };
+            if reach == Reach::FileSystem {
+                let beside = self.running.iter().map(|(number, ..)| *number).collect();
+                self.ended.push((begun, beside));
+            }
+            self.domain.end(number, Some(reach));
+            if is_fast {
+                self.domain.part();
+            }
+            let released = self.domain.release(|_| false);
+            released.into_iter().for_each(|turn| self.goes_on(Some(turn), false));
+        }
+
+        fn leads(&mut self) {
+            self.now += 1;
+            self.called = None;
+            self.begin(Reach::FileSystem);
+        }
+
+        /// What can happen next.
+        fn nexts(&self) -> Vec<Self> {
+            let mut nexts = Vec::new();
+            let mut then = |what: &dyn Fn(&mut Self)| {
+                let mut next = self.clone();
+                what(&mut next);
+                nexts.push(next);
+            };
+            then(&Self::asks);
+            if self.called.is_some() {
+                then(&Self::leads);
+            }
+            for index in 0..self.running.len() {
+                then(&|next| next.ends(index, false));
+                if self.running[index].1 == Reach::FileSystem {
+                    then(&|next| next.ends(index, true));
+                }
+            }
+            nexts
+        }
+
+        /// Whether what waits will be woken.
+        fn is_live(&self) -> bool {
+            self.waiting.is_empty() || self.called.is_some() || !self.running.is_empty()
+        }
+    }
+
+    /// Every history of nine events. A flush is covered only by a shared one that began later and
+    /// counts, and none waits for nothing.
+    #[test]
+    fn a_shared_flush_covers_those_that_asked_before_it_began() {
+        let mut covered = 0;
+        for sharers_min in 1..4 {
+            let mut histories = vec![(0, Sharing::new(sharers_min))];
+            while let Some((events, sharing)) = histories.pop() {
+                assert!(sharing.is_live(), "{:?}", sharing.domain);
+                covered = covered.max(sharing.covered);
+                if events < 9 {
+                    histories.extend(sharing.nexts().into_iter().map(|next| (events + 1, next)));
+                }
+            }
+        }
+        assert!(covered >= 4, "{covered}");
+    }
+
+    #[test]
+    fn a_wedge_releases_all_that_wait() {
+        let mut domain = Domain { sharers_min: 1, ..Domain::default() };
+        assert_eq!(domain.share(1, 0), Some((Turn::Leads, 1)));
+        let flush = domain.begin(Reach::FileSystem);
+        assert_eq!(domain.share(2, 0), None);
+        domain.end(flush, None);
+        assert_eq!(domain.release_all(), [2]);
+    }
+
     /// Every history of seven flushes that begin or end. An ended one waits for those that began
     /// before its end.
     #[test]
@@ -278,7 +583,7 @@ mod tests {
                     None => running.push(ledger.begin()),
                     Some(which) => {
                         let flush = running.remove(*which);
-                        ended.push((ledger.end(flush), running.clone()));
+                        ended.push((ledger.end(flush, None), running.clone()));
                     }
                 }
                 for (beside, others) in &ended {

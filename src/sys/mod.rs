@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod callers_lease;
 pub(crate) mod fiemap;
+pub(crate) mod journal;
 pub(crate) mod lease;
 pub(crate) mod openers;
 pub(crate) mod probe;

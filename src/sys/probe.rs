@@ -195,11 +195,11 @@ fn queue_attribute(major: u32, minor: u32, name: &str) -> Option<String> {
 
 // linux/magic.h
 const BTRFS: u64 = 0x9123_683E;
-const EXT: u64 = 0xEF53;
+pub(super) const EXT: u64 = 0xEF53;
 const TMPFS: u64 = 0x0102_1994;
-const XFS: u64 = 0x5846_5342;
+pub(super) const XFS: u64 = 0x5846_5342;
 
-fn kind_of_file_system(fd: BorrowedFd<'_>) -> io::Result<u64> {
+pub(super) fn kind_of_file_system(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::fs::fstatfs(fd)?.f_type as u64)
 }
 
@@ -285,22 +285,35 @@ pub(crate) fn is_without_journal(facts: &Facts) -> bool {
 
 /// ext4 shows the process id of its journal thread, or `<none>`.
 fn has_journal(major: u32, minor: u32) -> Option<bool> {
-    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    let path = PathBuf::from("/sys/fs/ext4").join(device.file_name()?).join("journal_task");
+    let device = device_name(rustix::fs::makedev(major, minor))?;
+    let path = PathBuf::from("/sys/fs/ext4").join(device).join("journal_task");
     let task = std::fs::read_to_string(path).ok()?;
     Some(task.trim().parse::<u64>().is_ok())
 }
 
+/// The name of a block device, as file systems show it.
+pub(super) fn device_name(dev: u64) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    device.file_name()?.to_str().map(Into::into)
+}
+
+/// Whether the device may lose what it has written, until a flush. True if that is unknown.
+pub(super) fn has_volatile_cache(dev: u64) -> bool {
+    let kind = queue_attribute(rustix::fs::major(dev), rustix::fs::minor(dev), "write_cache");
+    kind.is_none_or(|kind| kind != "write through")
+}
+
 /// The mount options of the whole file system. None if no mount of it is visible (in a chroot, or a
 /// subvolume of btrfs before Linux 6.8).
-fn mount_options(facts: &Facts) -> Option<String> {
+pub(super) fn mount_options(facts: &Facts) -> Option<String> {
     let device = format!("{}:{}", rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs));
     let mounts = mountinfo().ok()?;
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&*device))?;
     line.rsplit(' ').next().map(Into::into)
 }
 
-fn has_any(options: &str, wanted: &[&str]) -> bool {
+pub(super) fn has_any(options: &str, wanted: &[&str]) -> bool {
     options.split(',').any(|option| wanted.contains(&option))
 }
 

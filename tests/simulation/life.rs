@@ -47,6 +47,8 @@ pub struct Outcome {
     pub truncate_beside: u64,
     pub died: u64,
     pub striped: u64,
+    /// Flushes that another file made.
+    pub shared: u64,
 }
 
 impl Outcome {
@@ -69,6 +71,7 @@ impl Outcome {
         self.truncate_beside += other.truncate_beside;
         self.died += other.died;
         self.striped += other.striped;
+        self.shared += other.shared;
     }
 }
 

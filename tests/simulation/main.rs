@@ -6,6 +6,7 @@
 //! n-th of the usual number, and `DIOXIDE_HOURS=h` runs for h hours.
 
 mod bytes;
+mod files;
 mod layout;
 mod life;
 mod oracle;
@@ -32,8 +33,9 @@ fn number(name: &str) -> Option<u64> {
 
 fn run(seed: u64, crashes: Crashes) -> (Outcome, sim::Run) {
     let outcome = Mutex::default();
-    let live = || match seed % 3 {
+    let live = || match seed % 4 {
         2 => bytes::Life::new(seed, crashes).live(),
+        3 if crashes != Crashes::Every => files::Life::new(seed, crashes).live(),
         _ => Life::new(seed, crashes).live(),
     };
     let ((), run) = sim::run(seed, || *outcome.lock().unwrap() = live());
@@ -105,6 +107,7 @@ fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
         );
         assert!(sum.truncate_beside > seeds / 5 && sum.died > seeds / 200, "{sum:?}");
         assert!(sum.striped > seeds / 5, "{sum:?}");
+        assert!(sum.shared > seeds / 2, "{sum:?}");
         assert!(
             sum.undecided > seeds / 2 && sum.recycled > seeds / 20 && sum.cut > seeds / 10,
             "{sum:?}"
@@ -145,6 +148,15 @@ fn a_disk_that_lies_about_flushes_is_found() {
 fn a_program_that_acknowledges_without_flush_is_found() {
     for seed in 0..200 {
         sim::run(seed, || Life::new(seed, Crashes::OneIn(4)).acknowledging_too_early().live());
+    }
+}
+
+/// The same control for many files.
+#[test]
+#[should_panic(expected = "was durable")]
+fn a_disk_that_lies_about_flushes_is_found_by_many_files() {
+    for seed in 0..200 {
+        sim::run(seed, || files::Life::on_a_lying_disk(seed, Crashes::OneIn(4)).live());
     }
 }
 

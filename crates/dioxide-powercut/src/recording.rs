@@ -5,7 +5,7 @@ use crate::check::{self, Loss};
 use crate::history::History;
 use crate::mark::{Act, Mark};
 use crate::shared::Cgroups;
-use crate::workload::{FILES, SCENARIO, Workload};
+use crate::workload::{SCENARIO, Workload};
 use dioxide_testkit::child;
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::Fs;
@@ -234,13 +234,15 @@ impl Recording {
         if matches!(self.marks.first(), Some((_, Mark { act: Act::Begin { .. }, .. }))) {
             return Expected::Blocks(Blocks::of(before.iter().map(|(_, mark)| mark)));
         }
-        Expected::Logs(std::array::from_fn(|file| {
-            let of_file = |mark: &&(u64, Mark)| mark.1.file == file as u64;
+        let history = |file| {
+            let of_file = |mark: &&(u64, Mark)| mark.1.file == file;
             let acts = |marks: &'_ [(u64, Mark)]| -> Vec<Act> {
                 marks.iter().filter(of_file).map(|(_, mark)| mark.act).collect()
             };
             History::foreseeing(acts(before), acts(after))
-        }))
+        };
+        let last = self.marks.iter().map(|(_, mark)| mark.file).max();
+        Expected::Logs((0..=last.unwrap_or(0)).map(history).collect())
     }
 
     /// Whether it rewrites its last blocks repeatedly, so that torn writes matter.
@@ -251,7 +253,7 @@ impl Recording {
 
 /// What must be found after a power cut.
 enum Expected {
-    Logs([History; FILES as usize]),
+    Logs(Vec<History>),
     Blocks(Blocks),
 }
 

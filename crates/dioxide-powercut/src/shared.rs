@@ -124,7 +124,7 @@ impl Play<'_> {
         thread::scope(|scope| {
             for writer in 0..WRITERS {
                 scope.spawn(move || {
-                    self.enter_cgroup(writer);
+                    enter_cgroup(self.cgroups, writer);
                     self.write(writer, files, reports, changed);
                     reports.lock().expect("no panic").writers_left -= 1;
                     changed.notify_all();
@@ -132,7 +132,7 @@ impl Play<'_> {
             }
             for flusher in 0..FLUSHERS {
                 scope.spawn(move || {
-                    self.enter_cgroup(WRITERS + flusher);
+                    enter_cgroup(self.cgroups, WRITERS + flusher);
                     self.flush(files, clean, reports, changed);
                 });
             }
@@ -214,12 +214,13 @@ impl Play<'_> {
             }
         }
     }
+}
 
-    fn enter_cgroup(&self, thread: u64) {
-        if let Some(dir) = self.cgroups {
-            // 0 is the calling thread.
-            fs::write(dir.join(thread.to_string()).join("tasks"), "0").expect("a cgroup");
-        }
+/// Moves the calling thread into one of the cgroups, if there are any.
+pub(crate) fn enter_cgroup(cgroups: Option<&Path>, thread: u64) {
+    if let Some(dir) = cgroups {
+        // 0 is the calling thread.
+        fs::write(dir.join(thread.to_string()).join("tasks"), "0").expect("a cgroup");
     }
 }
 

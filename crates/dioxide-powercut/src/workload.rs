@@ -1,6 +1,8 @@
-//! The recorded workloads, each run in a child process on two files of one file system at once.
+//! The recorded workloads, each run in a child process on files of one file system at once.
 //! Every buffer is overwritten as soon as its call has returned. A disk that reads it later exposes
 //! that.
+
+mod files;
 
 use crate::mark::{Act, Mark, Name};
 use crate::shared::{Flush, Play, Scheme, Space};
@@ -17,8 +19,8 @@ use std::thread;
 /// The scenario that a child plays.
 pub const SCENARIO: &str = "powercut_workload";
 
-/// Files of a workload.
-pub const FILES: u64 = 2;
+/// Files of a workload that works on each of them in the same way.
+const FILES: u64 = 2;
 
 /// Content of a buffer after its call has returned.
 pub const POISON: u8 = 0xDE;
@@ -44,6 +46,8 @@ pub struct Workload {
 enum Run {
     /// Works on one of the files.
     OnFile(fn(&Player)),
+    /// Works on this many files.
+    OnAll(u64, fn(&[Player], Option<&Path>)),
     /// A plain program with many files.
     Shared(Scheme),
 }
@@ -63,6 +67,16 @@ fn where_both_grow(fs: Fs) -> Applies {
 
 const fn honest(name: &'static str, applies: fn(Fs) -> Applies, run: fn(&Player)) -> Workload {
     Workload { name, applies, run: Run::OnFile(run), is_honest: true, mkfs: &[] }
+}
+
+/// Appends to many files, which share flushes.
+const fn on_all(
+    name: &'static str,
+    applies: fn(Fs) -> Applies,
+    run: fn(&[Player], Option<&Path>),
+) -> Workload {
+    let run = Run::OnAll(files::FILES, run);
+    Workload { name, applies, run, is_honest: true, mkfs: &[] }
 }
 
 /// Writes blocks of 16 files, and shares flushes.
@@ -101,6 +115,8 @@ pub const WORKLOADS: &[Workload] = &[
     honest("frames", everywhere, |player| append_frames(player, Growth::Unwritten)),
     honest("frames-zeroed", where_zeros_grow, |player| append_frames(player, Growth::Zeroed)),
     honest("frames-plain", everywhere, |player| append_frames(player, Growth::None)),
+    on_all("files", everywhere, files::append_unwritten),
+    on_all("files-zeroed", where_zeros_grow, files::append_zeroed),
     shared("plain-own-flush", Space::Unwritten, Flush::OwnFile),
     shared("plain-zeros-last-file", Space::Zeros, Flush::LastFile),
     shared("plain-zeros-clean-file", Space::Zeros, Flush::CleanFile),
@@ -158,17 +174,16 @@ pub fn play(_acks: &Acks, args: &[String]) {
     let marks = &Marks::open(Path::new(marks)).expect("the marks open");
     let (seed, records) = (seed.parse().expect("a seed"), records.parse().expect("a number"));
     let dir = Path::new(dir);
+    let cgroups = (!cgroups.is_empty()).then_some(Path::new(cgroups));
+    let player = |file| Player { dir, marks, file, seed, records };
     match workload.run {
         Run::OnFile(run) => thread::scope(|scope| {
-            for file in 0..FILES {
-                let player = Player { dir, marks, file, seed, records };
+            for player in (0..FILES).map(player) {
                 scope.spawn(move || run(&player));
             }
         }),
-        Run::Shared(scheme) => {
-            let cgroups = (!cgroups.is_empty()).then_some(Path::new(cgroups));
-            Play { scheme, dir, marks, seed, records, cgroups }.run();
-        }
+        Run::OnAll(files, run) => run(&(0..files).map(player).collect::<Vec<_>>(), cgroups),
+        Run::Shared(scheme) => Play { scheme, dir, marks, seed, records, cgroups }.run(),
     }
 }
 

@@ -67,12 +67,29 @@ pub(super) enum Change {
         inode: u64,
         marker: Option<Vec<u8>>,
     },
+    /// Sets the times.
+    Touch {
+        inode: u64,
+    },
 }
 
 impl Change {
     /// Returns whether fdatasync must commit it, because data could not be found without it.
     pub fn finds_data(&self) -> bool {
-        !matches!(self, Self::Marker { .. })
+        !matches!(self, Self::Marker { .. } | Self::Touch { .. })
+    }
+
+    /// Returns whether a sync of the file commits it. Each sync commits changes of names.
+    pub fn is_of(&self, of: u64) -> bool {
+        match self {
+            Self::Create { inode, .. }
+            | Self::Size { inode, .. }
+            | Self::Allocate { inode, .. }
+            | Self::Truncate { inode, .. }
+            | Self::Marker { inode, .. }
+            | Self::Touch { inode } => *inode == of,
+            Self::Rename { .. } | Self::Remove { .. } => true,
+        }
     }
 }
 
@@ -100,6 +117,7 @@ impl Image {
             }
             Change::Truncate { inode, len } => self.inode(*inode).truncate(*len),
             Change::Marker { inode, marker } => self.inode(*inode).marker.clone_from(marker),
+            Change::Touch { .. } => {}
         }
     }
 

@@ -80,7 +80,7 @@ impl Request {
                 into.iter().for_each(|segment| segment.fill(|bytes| bytes.fill(NOTHING_READ)));
                 Self::Read { into, offset, begun: file.begin_read() }
             }
-            Io::Flush => Self::Flush { begun: file.begin_sync(false) },
+            Io::Flush { all } => Self::Flush { begun: file.begin_sync(all) },
         }
     }
 
@@ -324,7 +324,7 @@ mod tests {
             world::run(seed, || {
                 let file = file(seed);
                 let (mut ring, bell) = ring_on(&file);
-                (0..8).for_each(|id| ring.push(0, id, Io::Flush));
+                (0..8).for_each(|id| ring.push(0, id, Io::Flush { all: false }));
                 wait(&mut ring, &bell, 5);
                 assert!((5..8).contains(&ring.back.len()), "{}", ring.back.len());
                 wait(&mut ring, &bell, 8);
@@ -339,7 +339,7 @@ mod tests {
             world::run(seed, || {
                 let file = file(seed);
                 let (mut ring, _bell) = ring_on(&file);
-                ring.push(0, 1, Io::Flush);
+                ring.push(0, 1, Io::Flush { all: false });
                 ring.enter(0).unwrap();
                 assert!(ring.next().is_none() && now() < Duration::from_micros(10), "{:?}", now());
                 let task = world::current().unwrap();
@@ -365,7 +365,7 @@ mod tests {
                 // With a request in flight, and without.
                 for in_flight in [false, true] {
                     if in_flight {
-                        ring.push(0, 1, Io::Flush);
+                        ring.push(0, 1, Io::Flush { all: false });
                     }
                     let began = now();
                     let ringing = bell.clone();
@@ -414,7 +414,7 @@ mod tests {
                 let io = match kind {
                     0 => write(&data, offset, dsync),
                     1 => Io::Read { into: smallvec![Segment::of_mut(&mut into)], offset },
-                    _ => Io::Flush,
+                    _ => Io::Flush { all: false },
                 };
                 ring.push(0, n, io);
                 ring.enter(1).unwrap();
@@ -462,14 +462,14 @@ mod tests {
         let first_after = || file.device.crash(&mut |_, _| 0).content(file.inode).first().copied();
         let block = block_of(1);
         ring.push(0, 1, write(&block, 0, false));
-        ring.push(0, 2, Io::Flush);
+        ring.push(0, 2, Io::Flush { all: false });
         ring.enter(2).unwrap();
         assert_eq!(
             (ids(&mut ring).len(), first_after()),
             (2, None),
             "it was in flight beside the flush"
         );
-        ring.push(0, 3, Io::Flush);
+        ring.push(0, 3, Io::Flush { all: false });
         ring.enter(1).unwrap();
         assert_eq!((ids(&mut ring), first_after()), (vec![3], Some(1)));
         let block = block_of(2);
@@ -518,6 +518,6 @@ mod tests {
     #[should_panic(expected = "dropped before its requests")]
     fn a_ring_that_is_dropped_before_its_requests_is_found() {
         let (mut ring, _bell) = ring_on(&file(1));
-        ring.push(0, 1, Io::Flush);
+        ring.push(0, 1, Io::Flush { all: false });
     }
 }

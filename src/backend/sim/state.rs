@@ -50,11 +50,15 @@ struct Version {
     number: u64,
     life: u64,
     page: Page,
+    /// The number of changes before it. If the block was unwritten, the write converts it, and the
+    /// commit of a later change covers that.
+    changes: u64,
 }
 
 /// The changes that a flush covers: those before it began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Snapshot {
+    inode: u64,
     number: u64,
     changes: u64,
 }
@@ -180,9 +184,9 @@ impl State {
         self.extend(inode, end);
         if dsync {
             let blocks = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
-            let snapshot = self.snapshot(false);
+            let snapshot = self.snapshot(inode, false);
             self.commit(snapshot.changes);
-            blocks.for_each(|block| self.settle((inode, block), snapshot.number));
+            blocks.for_each(|block| self.settle((inode, block), snapshot));
         }
         Ok(written.len() as u64)
     }
@@ -225,25 +229,25 @@ impl State {
         let number = self.next_number();
         let known = self.live.inode(inode).blocks.get_mut(&block).expect("it is allocated");
         known.page = Some(page.clone());
-        let version = Version { number, life: known.life, page };
+        let changes = self.committed + self.journal.len() as u64;
+        let version = Version { number, life: known.life, page, changes };
         self.cache.entry((inode, block)).or_default().push(version);
     }
 
     // --- flushes ---------------------------------------------------------------------------------
 
-    /// The changes that a flush would cover now: all metadata, or only as far as data needs it.
-    pub fn snapshot(&self, all: bool) -> Snapshot {
-        let covered = match all {
-            true => self.journal.len(),
-            false => self.journal.iter().rposition(Change::finds_data).map_or(0, |last| last + 1),
-        };
-        Snapshot { number: self.number, changes: self.committed + covered as u64 }
+    /// The changes that a flush of a file would cover now. It ends at the last one of the file, or
+    /// at the last one that its data needs.
+    pub fn snapshot(&self, inode: u64, all: bool) -> Snapshot {
+        let is_covered = |change: &Change| change.is_of(inode) && (all || change.finds_data());
+        let covered = self.journal.iter().rposition(is_covered).map_or(0, |last| last + 1);
+        Snapshot { inode, number: self.number, changes: self.committed + covered as u64 }
     }
 
     pub fn flush(&mut self, snapshot: Snapshot) {
         self.commit(snapshot.changes);
         let cached: Vec<_> = self.cache.keys().copied().collect();
-        cached.into_iter().for_each(|key| self.settle(key, snapshot.number));
+        cached.into_iter().for_each(|key| self.settle(key, snapshot));
     }
 
     /// Fails a flush: some of the changes that it covered never become stable, even by a later
@@ -266,18 +270,29 @@ impl State {
         }
     }
 
-    /// Makes a block stable, with its content as of `number`.
-    fn settle(&mut self, key: (u64, u64), number: u64) {
-        let Some(versions) = self.cache.get_mut(&key) else { return };
-        let Some(last) = versions.iter().rposition(|version| version.number <= number) else {
+    /// Makes a block stable, with its content as of the snapshot. A flush of another file converts
+    /// an unwritten block only if it committed a change that came after the write. A truncate that
+    /// is not committed will zero the rest of a block, so nothing is stable before.
+    fn settle(&mut self, key: (u64, u64), snapshot: Snapshot) {
+        let is_cut =
+            |change: &Change| matches!(change, Change::Truncate { inode, .. } if *inode == key.0);
+        if key.0 != snapshot.inode && self.journal.iter().any(is_cut) {
             return;
+        }
+        let Some(versions) = self.cache.get_mut(&key) else { return };
+        let block =
+            self.stable.inodes.get_mut(&key.0).and_then(|inode| inode.blocks.get_mut(&key.1));
+        let is_written =
+            |life: u64| block.as_ref().is_some_and(|it| it.life == life && it.page.is_some());
+        let is_covered = |version: &Version| {
+            let converts = key.0 == snapshot.inode || is_written(version.life);
+            version.number <= snapshot.number && (converts || version.changes < snapshot.changes)
         };
+        let Some(last) = versions.iter().rposition(is_covered) else { return };
         let version = versions.drain(..=last).next_back().expect("at least one");
         if versions.is_empty() {
             self.cache.remove(&key);
         }
-        let block =
-            self.stable.inodes.get_mut(&key.0).and_then(|inode| inode.blocks.get_mut(&key.1));
         if let Some(block) = block.filter(|block| block.life == version.life) {
             block.page = Some(version.page);
         }

@@ -353,6 +353,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 || self.flushes.running(),
             unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),
             allocates: allocates && !self.props.without_journal,
+            has_company: self.has_company,
         })
     }
 
@@ -433,18 +434,15 @@ impl<T: Clone + PartialEq> Core<T> {
             out.answer(member.token, Err(stopped.clone()));
         }
         let wedged = self.wedged();
-        let flush_called = self.flush_called.clone();
-        let is_called = |part: &Reserved<T>| {
-            part.members.iter().any(|(token, _)| flush_called.as_ref() == Some(token))
-        };
         let mut end = self.sizes.written;
         for part in std::mem::take(&mut self.reserved) {
+            let is_kept = part.members.iter().any(|(token, _)| self.is_flushing_for(token));
             let behind_a_gap = part.span.start > end;
             if !behind_a_gap {
                 end = end.max(part.span.end);
             }
             match part.state {
-                State::Written { .. } if behind_a_gap || wedged && !is_called(&part) => {
+                State::Written { .. } if behind_a_gap || wedged && !is_kept => {
                     part.answer(|_| Err(stopped.clone()), out)
                 }
                 _ => self.reserved.push_back(part),

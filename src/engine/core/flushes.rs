@@ -1,6 +1,6 @@
 //! Decides when a flush begins, and which operations it satisfies.
 
-use super::{Call, Core, Outbox, Request, State, Work};
+use super::{Call, Core, Flushing, Outbox, Request, State, Work};
 
 impl<T: Clone + PartialEq> Core<T> {
     /// Answers operations that the last flush covered, and elects a leader for the next flush.
@@ -40,7 +40,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.flush_postponed = false;
         self.flush_after = None;
         let id = self.next_id();
-        self.flushing = Some((id, self.flushes.begin(), self.sizes.written));
+        let (generation, covers) = (self.flushes.begin(), self.sizes.written);
+        self.flushing = Some(Flushing { id, owner: owner.clone(), generation, covers });
         out.requests.push(Request { id, owner, work: Work::Flush });
     }
 

@@ -161,6 +161,8 @@ pub struct FileProps {
     /// Each write is durable when it returns (see `Facts`), so a durable write has no flush to
     /// share.
     pub writes_through: bool,
+    /// A flush may be that of another file of the file system.
+    pub shares_flushes: bool,
     /// ext4 without a journal, where a write with a separate flush lost more than a durable write.
     pub without_journal: bool,
     /// Overwrites of written data stay in place and need no new space. Known only for files that
@@ -182,6 +184,7 @@ impl FileProps {
             tail: Tail::default(),
             is_device: facts.is_device,
             writes_through: facts.writes_through,
+            shares_flushes: false,
             without_journal: is_without_journal(facts),
             overwrites_in_place: false,
             prepared: None,
@@ -279,6 +282,16 @@ struct Space {
     ends: bool,
 }
 
+/// The flush in flight, which may wait for that of another file.
+#[derive(Debug)]
+struct Flushing<T> {
+    id: u64,
+    owner: T,
+    generation: Generation,
+    /// `written` when it began.
+    covers: u64,
+}
+
 /// The state machine of one file.
 #[derive(Debug)]
 pub struct Core<T> {
@@ -294,8 +307,7 @@ pub struct Core<T> {
     in_flight: usize,
     positional: Positional<T>,
     flushes: Flushes,
-    /// The flush in flight: its request, its generation, and `written` when it began.
-    flushing: Option<(u64, Generation, u64)>,
+    flushing: Option<Flushing<T>>,
     /// The next flush waits for the requests in flight up to this id.
     flush_after: Option<u64>,
     /// The leader of the next flush.
@@ -306,6 +318,8 @@ pub struct Core<T> {
     space: Space,
     /// Number of operations that were last answered together.
     cohort: usize,
+    /// Other files of the file system share flushes now.
+    has_company: bool,
     stopped: Option<ErrorKind>,
     next_id: u64,
     growth_waits: u64,
@@ -348,6 +362,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 ends: false,
             },
             cohort: 1,
+            has_company: false,
             stopped: None,
             next_id: 0,
             growth_waits: 0,
@@ -397,6 +412,11 @@ impl<T: Clone + PartialEq> Core<T> {
     /// How often an operation did not join a request, by reason.
     pub fn refusals(&self) -> Refusals {
         self.refusals
+    }
+
+    /// Records whether other files of the file system share flushes now.
+    pub fn set_company(&mut self, has_company: bool) {
+        self.has_company = has_company;
     }
 
     /// Appends `segment`, for `token`.
@@ -488,18 +508,18 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Takes the result of request `id`.
     pub fn on_completed(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
+        let flushed = self.flushing.take_if(|flushing| flushing.id == id);
         if let Err(Failure { wedges: true, cause, .. }) = &result {
             self.wedge(cause.clone(), out);
         }
-        match self.flushing {
-            Some((flush, generation, covered)) if flush == id => {
-                self.flushing = None;
+        match flushed {
+            Some(Flushing { generation, covers, .. }) => {
                 self.flushes.end(generation, result.is_ok());
                 if result.is_ok() {
-                    self.sizes.durable_to(covered);
+                    self.sizes.durable_to(covers);
                 }
             }
-            _ => match self.reserved.iter().position(|part| part.id == id) {
+            None => match self.reserved.iter().position(|part| part.id == id) {
                 Some(index) => self.on_extended(index, result),
                 None => self.on_overwritten(id, result, out),
             },
@@ -520,11 +540,12 @@ impl<T: Clone + PartialEq> Core<T> {
         self.fail_all(out);
     }
 
-    /// Fails all waiters. An elected leader gets its error when it runs.
+    /// Fails all waiters. An elected leader gets its error when it runs, and the owner of the flush
+    /// in flight when that ends.
     fn fail_all(&mut self, out: &mut Outbox<T>) {
         let stopped = self.stopped.clone().expect("the caller set it");
         for (ticket, token) in std::mem::take(&mut self.awaiting_flush) {
-            if self.flush_called.as_ref() == Some(&token) {
+            if self.is_flushing_for(&token) {
                 self.awaiting_flush.push_back((ticket, token));
             } else {
                 out.answer(token, Err(stopped.clone()));
@@ -532,6 +553,12 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         self.positional.fail_waiting(&stopped, out);
         self.settle(out);
+    }
+
+    /// Whether the operation leads the next flush, or owns the one in flight.
+    fn is_flushing_for(&self, token: &T) -> bool {
+        let owner = self.flushing.as_ref().map(|flushing| &flushing.owner);
+        [self.flush_called.as_ref(), owner].contains(&Some(token))
     }
 
     /// Pauses growth. Returns whether the grower is idle.

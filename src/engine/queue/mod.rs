@@ -355,6 +355,8 @@ impl Driver {
                 self.on_call_done(id, result);
             } else if let Some((file, task)) = self.tasks.next() {
                 self.perform(file, task);
+            } else if let Some(flushes) = self.tasks.take_to_share() {
+                self.share(flushes);
             } else if let Some(file) = self.tasks.next_to_grow() {
                 self.grow(file);
             } else {
@@ -388,6 +390,7 @@ impl Driver {
         match self.tasks.hold(file, task, self.operations.finished() > 0) {
             None => {}
             Some(Task::Request(request)) => self.begin_request(file, request),
+            Some(Task::Flush(turn, request)) => self.begin_in_turn(file, turn, request),
             Some(Task::Call(call)) => self.change(file, |core, out| core.on_called(call, out)),
         }
     }

@@ -12,6 +12,7 @@ use crate::engine::reading::Reading;
 use crate::engine::token::Token;
 use crate::error::{ErrorKind, Operation, Result};
 use crate::os_error;
+use crate::rules::flush::SHARERS_MIN;
 use crate::sync::inflight::InFlightTicket;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -45,6 +46,8 @@ pub(super) struct Operations {
     shut_out: Vec<usize>,
     /// Number of operations in a core, for which other threads may have news.
     with_cores: usize,
+    /// Durable operations on many files begin together.
+    pub begins_on_many: bool,
     finished: VecDeque<Completion>,
     spare_batch: Vec<(Token, Dio, bool)>,
 }
@@ -56,6 +59,7 @@ impl Operations {
             queued: Vec::new(),
             shut_out: Vec::new(),
             with_cores: 0,
+            begins_on_many: false,
             finished: VecDeque::new(),
             spare_batch: Vec::new(),
         }
@@ -127,6 +131,7 @@ impl Driver {
     /// Begins operations in order. Those of one file that need its core go there together.
     pub(super) fn begin(&mut self, numbers: &[usize]) {
         let mut batch = std::mem::take(&mut self.operations.spare_batch);
+        self.operations.begins_on_many = self.are_on_many(numbers);
         let mut of = None;
         for &number in numbers {
             let Some(dio) = self.begin_one(number) else { continue };
@@ -143,6 +148,17 @@ impl Driver {
             self.change(of, |core, out| core.submit(batch.drain(..), out));
         }
         self.operations.spare_batch = batch;
+        self.operations.begins_on_many = false;
+    }
+
+    /// Whether the durable ones among these operations are on so many files that those share a
+    /// flush. Counts a file again where operations on another lie between.
+    fn are_on_many(&self, numbers: &[usize]) -> bool {
+        let durable = numbers.iter().map(|number| &self.operations.pending[*number]);
+        let mut files = durable.filter(|operation| operation.durable).map(|it| it.file);
+        let mut last = files.next();
+        let others = files.filter(|file| last.replace(*file) != Some(*file));
+        others.take(SHARERS_MIN).count() + 1 >= SHARERS_MIN
     }
 
     /// Begins an operation. Returns it instead if it needs the core of its file.

@@ -6,9 +6,10 @@ use crate::backend::ring::Io;
 use crate::buffer::Segment;
 use crate::engine::core::{Core, Outbox, Request, Work};
 use crate::engine::io::{part_of, space_for};
-use crate::engine::process::Ended;
+use crate::engine::process::{Ended, FileSystems};
 use crate::engine::token::Token;
 use crate::engine::waiter::Task;
+use crate::rules::flush::{Reach, SHARERS_MIN, Turn};
 use smallvec::smallvec;
 use std::io;
 use std::ops::Range;
@@ -22,7 +23,7 @@ impl Driver {
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>),
     ) {
         let engine = self.files[file].engine.clone();
-        let ((), out) = engine.change(change);
+        let ((), out) = engine.change(self.operations.begins_on_many, change);
         for request in out.requests {
             match self.wakeup.own(&request.owner).is_some() {
                 true => self.tasks.push(file, Task::Request(request)),
@@ -46,10 +47,47 @@ impl Driver {
         }
     }
 
-    pub(super) fn begin_request(&mut self, file: usize, mut request: Request<Token>) {
+    /// Begins a request. A flush that may be shared waits until the queue has nothing else to do,
+    /// so that its files ask together.
+    pub(super) fn begin_request(&mut self, file: usize, request: Request<Token>) {
+        match request.work {
+            Work::Flush if self.files[file].engine.shares_flushes => {
+                self.tasks.share_later(file, request);
+            }
+            Work::Flush | Work::Write { .. } => self.begin_in_turn(file, Turn::Alone, request),
+        }
+    }
+
+    /// Begins the flushes of several files, or lets them wait for a shared one. Durable writes in
+    /// flight are about to need a flush as well.
+    pub(super) fn share(&mut self, flushes: Vec<(usize, Request<Token>)>) {
+        let mut others = Vec::<(FileSystems, usize)>::new();
+        let files = flushes.iter().map(|(file, _)| *file);
+        for file in files.chain(self.transfers.before_flushes().take(SHARERS_MIN)) {
+            let fs = &self.files[file].engine.fs;
+            match others.iter_mut().find(|(known, _)| known == fs) {
+                Some((_, count)) => *count += 1,
+                None => others.push((fs.clone(), 1)),
+            }
+        }
+        for (file, request) in flushes {
+            let fs = &self.files[file].engine.fs;
+            let (_, others) = others.iter_mut().find(|(known, _)| known == fs).expect("counted");
+            *others -= 1;
+            if let Some((turn, request)) = fs.share(request, *others) {
+                self.begin_in_turn(file, turn, request);
+            }
+        }
+    }
+
+    pub(super) fn begin_in_turn(&mut self, file: usize, turn: Turn, mut request: Request<Token>) {
         let attached = &mut self.files[file];
         let engine = &attached.engine;
-        match engine.begin_request(&mut request.work) {
+        match engine.begin_request(&mut request.work, turn) {
+            Ok(None) if turn == Turn::Covered => {
+                attached.outstanding += 1;
+                self.end_request(file, request, Ok(()));
+            }
             Ok(flush) => {
                 attached.outstanding += 1;
                 let transfer = engine.transfer_of(&request.work);
@@ -78,6 +116,7 @@ impl Driver {
             return self.transfers.performed(id, result);
         }
         let io = match purpose {
+            Purpose::Request(_, Some((_, Reach::FileSystem))) => Io::Flush { all: true },
             Purpose::Request(request, _) => io_of(&request.work, &part, dsync),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations.pending[*number];
@@ -138,7 +177,7 @@ impl Driver {
 /// The I/O of a part of the work.
 fn io_of(work: &Work, part: &Range<u64>, dsync: bool) -> Io {
     match work {
-        Work::Flush => Io::Flush,
+        Work::Flush => Io::Flush { all: false },
         Work::Write { segments, offset, .. } => {
             let is_all = *part == (0..work.len());
             let segments = if is_all { segments.clone() } else { part_of(segments, part) };

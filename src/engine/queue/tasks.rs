@@ -15,6 +15,8 @@ pub(super) struct Tasks {
     held_calls: VecDeque<(usize, Task)>,
     /// Flushes that succeeded, while concurrent flushes are in flight.
     settling: Vec<(usize, Request<Token>, Ended)>,
+    /// Flushes that may be shared, and have not asked for their turn.
+    to_share: Vec<(usize, Request<Token>)>,
     /// Files whose grower found no thread.
     to_grow: Vec<usize>,
 }
@@ -60,6 +62,15 @@ impl Tasks {
 
     pub fn any_settling(&self) -> bool {
         !self.settling.is_empty()
+    }
+
+    /// Keeps a flush that may be shared until there is no other task.
+    pub fn share_later(&mut self, file: usize, request: Request<Token>) {
+        self.to_share.push((file, request));
+    }
+
+    pub fn take_to_share(&mut self) -> Option<Vec<(usize, Request<Token>)>> {
+        Some(std::mem::take(&mut self.to_share)).filter(|flushes| !flushes.is_empty())
     }
 
     /// Lets this queue grow the file.

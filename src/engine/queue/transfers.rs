@@ -7,11 +7,12 @@ use crate::backend::sim::ring::SimRing;
 use crate::backend::striped::{Gather, Split};
 use crate::backend::uring::Uring;
 use crate::buffer::Pool;
+use crate::engine::Begun;
 use crate::engine::abort::AbortOnPanic;
-use crate::engine::core::Request;
+use crate::engine::core::{Request, Work};
 use crate::engine::io::Transfer;
-use crate::engine::process::Flushing;
 use crate::engine::token::Token;
+use crate::rules::flush::SyncMethod;
 #[cfg(any(test, feature = "sim"))]
 use crate::sync::is_simulated;
 use slab::Slab;
@@ -37,7 +38,7 @@ pub(super) enum Purpose {
     /// An operation that bypasses the core.
     Operation(usize),
     /// A request of the core, with the flush that it is or carries.
-    Request(Request<Token>, Option<Flushing>),
+    Request(Request<Token>, Option<Begun>),
 }
 
 impl Running {
@@ -97,6 +98,17 @@ impl Transfers {
     pub fn any_flushes(&self) -> bool {
         let flushes = |running: &Running| matches!(running.purpose, Purpose::Request(_, Some(_)));
         self.running.iter().any(|(_, running)| flushes(running))
+    }
+
+    /// The files of writes in flight that a flush will follow.
+    pub fn before_flushes(&self) -> impl Iterator<Item = usize> {
+        let is_before = |running: &Running| match &running.purpose {
+            Purpose::Request(Request { work: Work::Write { sync_method, .. }, .. }, _) => {
+                *sync_method == Some(SyncMethod::SharedFlush)
+            }
+            _ => false,
+        };
+        self.running.iter().filter(move |(_, it)| is_before(it)).map(|(_, running)| running.file)
     }
 
     /// Submits pushed requests, and waits until `wanted` requests have completed; with 1, or until

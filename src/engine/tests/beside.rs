@@ -8,6 +8,7 @@ use crate::backend::{Exclusion, Job, Stamp, Stamps};
 use crate::engine::handle::FileHandle;
 use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
+use crate::rules::flush::Reach;
 use crate::rules::marker::{Marker, Mode};
 use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
@@ -450,14 +451,14 @@ fn no_space_for_a_write_of_an_o_dsync_file_wedges_nothing() {
 fn a_write_of_an_o_dsync_file_is_not_believed_beside_a_flush_that_fails() {
     for durable in [true, false] {
         let (file, other, _, fs) = synchronous();
-        let flush = fs.begin_flush();
+        let flush = fs.begin_flush(Reach::File);
         let writing = std::thread::spawn(move || file.write_at(&record(7, 1), 0, durable));
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!writing.is_finished(), "the other flush may fail");
         let failed = crate::os_error::of_flush(io::Error::from_raw_os_error(libc::EIO));
         let cause =
             |_: &io::Error| Arc::new(other.error(Operation::Flush, None, ErrorKind::Os(libc::EIO)));
-        let _ = fs.end_flush(flush, &Err(failed), cause);
+        let _ = fs.end_flush(flush, (&Err(failed), Reach::File), cause);
         writing.join().unwrap().unwrap_err();
     }
 }
