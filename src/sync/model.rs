@@ -61,6 +61,7 @@ pub(crate) mod atomic {
 
     atomic!(AtomicBool, bool);
     atomic!(AtomicU64, u64);
+    atomic!(AtomicUsize, usize);
 
     impl AtomicU64 {
         pub fn fetch_add(&self, by: u64, order: Ordering) -> u64 {
