@@ -62,6 +62,7 @@ pub use api::queue::{Full, Queue, QueueOptions, Reaped};
 pub use api::reactor::{LocalReactor, Reactor};
 #[cfg(any(test, feature = "sim"))]
 pub use api::sim;
+pub use api::sync_all::sync_all;
 pub use buffer::Buffer;
 pub use engine::queue::Completion;
 pub use engine::recover::Recover;

@@ -173,7 +173,7 @@ impl File {
     }
 
     /// Makes everything stable that was acknowledged before the call, through any handle of the
-    /// file.
+    /// file. For many files see [`sync_all`](crate::sync_all).
     ///
     /// # Errors
     ///

@@ -3,12 +3,14 @@
 use crate::api::file::File;
 use crate::api::options::OpenOptions;
 use crate::api::reactor::Reactor;
+use crate::api::sync_all;
 use crate::buffer::{Kept, Segment};
 use crate::engine::handle::FileHandle;
 use crate::engine::queue::OpKind;
 use crate::engine::reactor::{Handle, Listed, Slot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Mutex, spawn};
+use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -117,6 +119,14 @@ impl AsyncFile {
     /// Makes everything stable that finished before the first poll, as [`File::sync_data`].
     pub fn sync_data(&self) -> SyncData<'_> {
         SyncData(Transfer::new(self, OpKind::Sync, (), None))
+    }
+
+    /// Makes everything stable that finished in these files before the first poll, as
+    /// [`sync_all`](crate::sync_all), in a temporary thread.
+    pub fn sync_all<'a, F: Borrow<Self>>(files: &'a [F]) -> Blocking<'a, Result<()>> {
+        let files: Result<Vec<_>> =
+            files.iter().map(|file| file.borrow().file.try_clone()).collect();
+        Blocking::new(move || sync_all::sync_all(&files?))
     }
 
     /// Sets the length, as [`File::set_len`], in a temporary thread.

@@ -8,3 +8,4 @@ pub mod queue;
 pub mod reactor;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+pub mod sync_all;

@@ -241,7 +241,8 @@ impl Queue {
     }
 
     /// Queues a flush, as [`File::sync_data`]. It covers the writes that had finished when it was
-    /// submitted, and no write that is in flight with it.
+    /// submitted, and no write that is in flight with it. Flushes of many files of one file system
+    /// that are submitted together become one, as in [`sync_all`](crate::sync_all).
     ///
     /// # Errors
     ///

@@ -35,8 +35,9 @@
 use crate::api::file::File;
 use crate::api::options::OpenOptions;
 use crate::backend::Backend;
+use crate::backend::journal::Journal;
 use crate::backend::null::Null;
-use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
+use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim, SimJournal};
 use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
@@ -79,6 +80,7 @@ const NULL_REQUEST_MAX_BYTES: u64 = 1 << 20;
 pub struct Disk {
     device: Arc<Device>,
     fs: FileSystems,
+    journal: Arc<dyn Journal>,
     dev: u64,
 }
 
@@ -95,7 +97,8 @@ impl Disk {
     }
 
     fn of(device: Arc<Device>) -> Self {
-        Self { device, fs: FileSystems::default(), dev: next_dev() }
+        let journal = SimJournal::of(device.clone());
+        Self { device, fs: FileSystems::default(), journal, dev: next_dev() }
     }
 
     /// Opens a file of the disk, as [`OpenOptions::open`]. `name` is a flat name: there are no
@@ -108,7 +111,8 @@ impl Disk {
         let path: Arc<Path> = Path::new(name).into();
         let (backend, facts) = self.find(options.request(), &path, name)?;
         let (fs, allocates) = (self.fs.clone(), self.device.allocates());
-        let below = Below { backend, facts, fs, allocates, shares_flushes: true };
+        let journal = Some(self.journal.clone());
+        let below = Below { backend, facts, fs, allocates, journal };
         below.open(options, path, || self.device.draw() as u32)
     }
 
@@ -298,7 +302,7 @@ pub fn null(options: &OpenOptions) -> Result<File> {
     let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
     let facts = facts(Identity { inode: 1, birth_time: (0, 0) }, next_dev(), limits);
     let (backend, fs) = (Null::default(), FileSystems::default());
-    let below = Below { backend, facts, fs, allocates: true, shares_flushes: false };
+    let below = Below { backend, facts, fs, allocates: true, journal: None };
     below.open(options, path, sys::epoch)
 }
 
@@ -334,8 +338,8 @@ struct Below<B> {
     fs: FileSystems,
     /// Whether space can be allocated without writing it.
     allocates: bool,
-    /// Whether files share flushes.
-    shares_flushes: bool,
+    /// The journal by which files share flushes.
+    journal: Option<Arc<dyn Journal>>,
 }
 
 impl<B: Backend> Below<B> {
@@ -365,7 +369,7 @@ impl<B: Backend> Below<B> {
         path: Arc<Path>,
         epoch: impl FnOnce() -> u32,
     ) -> Result<Engine> {
-        let Self { backend, facts, fs, allocates, shares_flushes } = self;
+        let Self { backend, facts, fs, allocates, journal } = self;
         // It syncs, so a name just created is stable then.
         let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
         let ahead = Ahead::new(held.as_ref(), || prepared(request.growth, allocates), |_| true);
@@ -376,7 +380,7 @@ impl<B: Backend> Below<B> {
             fs,
             facts: &facts,
             ahead,
-            shares_flushes,
+            journal,
             epoch: epoch(),
             recovery,
             held,

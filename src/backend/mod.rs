@@ -1,6 +1,7 @@
 //! The system operations of one file, as the engine uses them. A backend performs one call and
 //! returns its result. The engine retries, resumes short transfers and judges errors.
 
+pub(crate) mod journal;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod null;
 pub(crate) mod ring;
@@ -84,10 +85,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn flush(&self) -> io::Result<()>;
     /// Makes data, size and attributes durable (fsync).
     fn sync_all(&self) -> io::Result<()>;
-    /// Adds a change of this file to the journal of its file system. A `sync_all` that follows
-    /// commits the changes of all files that came before.
-    fn join_journal(&self) -> io::Result<()> {
-        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    /// Writes back what direct writes left in the page cache, as the kernel may do without an error
+    /// (XFS: unaligned writes into shared extents). Flushes nothing.
+    fn write_back(&self) -> io::Result<()> {
+        Ok(())
     }
     /// The size that other processes see.
     fn physical_size(&self) -> io::Result<u64>;

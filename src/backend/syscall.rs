@@ -8,7 +8,7 @@ use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle};
 use crate::sys;
 use crate::sys::lease::{Lease, Refused};
-use rustix::fs::{FallocateFlags, OFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags};
+use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -77,10 +77,8 @@ impl Backend for Syscall {
         Ok(rustix::fs::fsync(&self.fd)?)
     }
 
-    fn join_journal(&self) -> io::Result<()> {
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        let times = Timestamps { last_access: now, last_modification: now };
-        Ok(rustix::fs::futimens(&self.fd, &times)?)
+    fn write_back(&self) -> io::Result<()> {
+        sys::write_back(self.fd.as_fd())
     }
 
     fn physical_size(&self) -> io::Result<u64> {

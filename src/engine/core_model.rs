@@ -149,7 +149,6 @@ impl Model {
             append_unit: BLOCK,
             is_device: false,
             writes_through: false,
-            shares_flushes: false,
             without_journal: false,
             overwrites_in_place: true,
             prepared,

@@ -36,6 +36,7 @@ pub(crate) use io::{Transfer, part_of, read_fully, write_fully};
 pub(crate) use reading::read_up_to;
 
 use crate::backend::Backend;
+use crate::backend::journal::Journal;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, flushed};
@@ -64,6 +65,7 @@ use waiter::{News, Task};
 /// The parts of an engine, once the file is open, locked and recovered.
 pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
+    pub journal: Option<Arc<dyn Journal>>,
     pub path: Arc<Path>,
     pub process: &'static Process,
     pub fs: FileSystems,
@@ -88,8 +90,8 @@ pub(crate) struct Engine {
     writes_through: bool,
     /// Plain writes flush as well, so the ledger counts each of them as a flush.
     flushes_each_write: bool,
-    /// A flush may be that of another file.
-    shares_flushes: bool,
+    /// With a journal, a flush may be that of another file.
+    journal: Option<Arc<dyn Journal>>,
     core: CachePadded<Mutex<Core<Token>>>,
     packer: CachePadded<Packer>,
     /// Copy of the core's `written`, readable without its lock.
@@ -126,7 +128,7 @@ impl Engine {
             is_device: parts.props.is_device,
             writes_through: parts.props.writes_through,
             flushes_each_write,
-            shares_flushes: parts.props.shares_flushes,
+            journal: parts.journal,
             core: CachePadded(Mutex::new(core)),
             packer: CachePadded(Packer::new(parts.alignment)),
             len: CachePadded(AtomicU64::new(len)),
@@ -222,6 +224,12 @@ impl Engine {
         self.run(Dio::Sync, true).map(drop).map_err(|kind| self.error(Operation::Flush, None, kind))
     }
 
+    /// Whether one flush can be that of both files.
+    pub fn shares_flushes_with(&self, other: &Self) -> bool {
+        let both = self.journal.as_ref().zip(other.journal.as_ref());
+        both.is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+    }
+
     // --- checks ----------------------------------------------------------------------------------
 
     fn course_of_append(&self, data: &[u8]) -> Result<Course> {
@@ -298,6 +306,7 @@ impl Engine {
 
     fn refuse_all(&self) {
         self.closed.store(true, Ordering::Release);
+        self.process.count_close();
         queue::let_go_of_closed();
     }
 
@@ -391,7 +400,7 @@ impl Engine {
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
     ) -> (R, Outbox<Token>) {
         let mut out = Outbox::default();
-        let has_company = self.shares_flushes && (others_come || self.fs.is_busy());
+        let has_company = self.journal.is_some() && (others_come || self.fs.is_busy());
         let mut core = self.lock();
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         core.set_company(has_company);
@@ -418,9 +427,9 @@ impl Engine {
     }
 
     fn perform(self: &Arc<Self>, request: Request<Token>) {
-        let turn = match request.work {
-            Work::Flush if self.shares_flushes => self.fs.share(request, 0),
-            Work::Flush | Work::Write { .. } => Some((Turn::Alone, request)),
+        let turn = match (&request.work, &self.journal) {
+            (Work::Flush, Some(_)) => self.share(request, 0),
+            _ => Some((Turn::Alone, request)),
         };
         // Without a turn, the request comes back when it is covered, or leads.
         if let Some((turn, request)) = turn {
@@ -428,59 +437,84 @@ impl Engine {
         }
     }
 
+    /// Asks for the turn of a flush that may be shared, as [`FileSystems::share`].
+    fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
+        // Only the flush of the file itself would write it back.
+        match flushed(|| self.backend.write_back()) {
+            Ok(()) => self.fs.share(request, others),
+            Err(error) if os_error::is_failed_flush(&error) => {
+                self.fs.wedge(self.cause(Operation::Flush, None, &error));
+                Some((Turn::Refused, request))
+            }
+            Err(_) => Some((Turn::Alone, request)),
+        }
+    }
+
     fn perform_in_turn(self: &Arc<Self>, turn: Turn, mut request: Request<Token>) {
-        let result = self.begin_request(&mut request.work, turn).and_then(|flush| {
-            let result = match (&request.work, &flush) {
-                (Work::Flush, None) => Ok(()),
-                (Work::Flush, Some((_, Reach::File))) => flushed(|| self.backend.flush()),
-                (Work::Flush, Some((_, Reach::FileSystem))) => flushed(|| self.backend.sync_all()),
-                (Work::Write { segments, offset, .. }, _) => io::write_fully(
-                    &*self.backend,
-                    segments,
-                    *offset,
-                    self.transfer_of(&request.work),
-                ),
-            };
-            let result = match flush {
-                Some(flush) => {
-                    let ended = self.end_flush(&request.work, flush, &result);
-                    self.fs.awaited(ended, result)
-                }
-                None => result,
-            };
-            self.end_request(request.work, result)
-        });
+        let result = match self.begin_request(&mut request.work, turn) {
+            Err(failure) => Err(failure),
+            Ok(Begun::Superseded) => return self.perform(request),
+            Ok(begun) => {
+                let result = match (&request.work, &begun) {
+                    (Work::Flush, Begun::Flush(_)) => flushed(|| self.backend.flush()),
+                    (Work::Flush, Begun::Shared(_)) => flushed(|| self.journal().commit()),
+                    (Work::Flush, _) => Ok(()),
+                    (Work::Write { segments, offset, .. }, _) => io::write_fully(
+                        &*self.backend,
+                        segments,
+                        *offset,
+                        self.transfer_of(&request.work),
+                    ),
+                };
+                let result = match self.end_flush(&request.work, begun, &result) {
+                    AfterFlush::Final => result,
+                    AfterFlush::Settles(ended) => self.fs.awaited(ended, result),
+                    AfterFlush::FlushesAlone => return self.perform_in_turn(Turn::Alone, request),
+                };
+                self.end_request(request.work, result)
+            }
+        };
         self.step(|core, out| core.on_completed(request.id, result, out));
+    }
+
+    fn journal(&self) -> &dyn Journal {
+        self.journal.as_deref().expect("a file with shared flushes has one")
     }
 
     fn transfer_of(&self, work: &Work) -> Transfer {
         Transfer::of_work(work, self.alignment.offset).on(self.flushes_each_write)
     }
 
-    /// Prepares a request: packs records into whole blocks. Returns the flush that it carries or
-    /// is, with its reach. A flush that another file's has covered is none.
-    fn begin_request(&self, work: &mut Work, turn: Turn) -> Result<Option<Begun>, Failure> {
+    /// Prepares a request: packs records into whole blocks. Begins the flush that it carries or is.
+    fn begin_request(&self, work: &mut Work, turn: Turn) -> Result<Begun, Failure> {
         self.make_ready(work, turn).inspect_err(|_| self.undo(work))?;
         match turn {
-            Turn::Covered => Ok(None),
-            Turn::Leads => {
-                let flush = self.fs.begin_flush(Reach::FileSystem);
-                // After the number is taken: what it covers has joined the journal before.
-                let joined = self.backend.join_journal();
-                Ok(Some((flush, if joined.is_ok() { Reach::FileSystem } else { Reach::File })))
+            Turn::Covered | Turn::Refused => Ok(Begun::Without),
+            Turn::Leads(election) => {
+                let Some(flush) = self.fs.lead(election) else { return Ok(Begun::Superseded) };
+                // After the number is taken: what the flush covers has joined the journal before.
+                if self.journal().join().is_ok() {
+                    return Ok(Begun::Shared(flush));
+                }
+                self.fs.end_in_vain(flush, false);
+                Ok(Begun::Flush(self.fs.begin_flush()))
             }
-            Turn::Alone => {
-                let flushes = work.flushes() || self.flushes_each_write;
-                Ok(flushes.then(|| (self.fs.begin_flush(Reach::File), Reach::File)))
+            Turn::Alone if work.flushes() || self.flushes_each_write => {
+                Ok(Begun::Flush(self.fs.begin_flush()))
             }
+            Turn::Alone => Ok(Begun::Without),
         }
     }
 
     fn make_ready(&self, work: &mut Work, turn: Turn) -> Result<(), Failure> {
         let len = work.len();
         match work {
-            Work::Flush if turn == Turn::Covered => count(&self.counters.flushes_shared, 1),
-            Work::Flush => count(&self.counters.flushes, 1),
+            Work::Flush => match turn {
+                Turn::Covered => count(&self.counters.flushes_shared, 1),
+                Turn::Alone => count(&self.counters.flushes, 1),
+                // A leader is counted when it ends.
+                Turn::Leads(_) | Turn::Refused => {}
+            },
             Work::Write { segments, records, offset, sync_method, extends, .. } => {
                 self.count_request(segments.len(), *sync_method);
                 let end = *offset + len;
@@ -503,11 +537,24 @@ impl Engine {
 
     /// Ends the flush of a request. If a write failed, its flush may have failed: the kernel does
     /// not say which.
-    fn end_flush(&self, work: &Work, (flush, reach): Begun, result: &std::io::Result<()>) -> Ended {
-        self.fs.end_flush(flush, (result, reach), |error| match work {
+    fn end_flush(&self, work: &Work, begun: Begun, result: &std::io::Result<()>) -> AfterFlush {
+        let (flush, reach) = match begun {
+            Begun::Without | Begun::Superseded => return AfterFlush::Final,
+            Begun::Flush(flush) => (flush, Reach::File),
+            Begun::Shared(flush) => {
+                count(&self.counters.flushes, 1);
+                let commits_all = result.is_err() || self.journal().commits_all().unwrap_or(false);
+                if !commits_all {
+                    self.fs.end_in_vain(flush, true);
+                    return AfterFlush::FlushesAlone;
+                }
+                (flush, Reach::FileSystem)
+            }
+        };
+        AfterFlush::Settles(self.fs.end_flush(flush, (result, reach), |error| match work {
             Work::Flush => self.cause(Operation::Flush, None, error),
             Work::Write { offset, .. } => self.cause(Operation::Write, Some(*offset), error),
-        })
+        }))
     }
 
     /// Packs records into whole blocks.
@@ -626,8 +673,28 @@ impl Engine {
     }
 }
 
-/// A flush in flight, with its reach.
-type Begun = (Flushing, Reach);
+/// What a request began besides its transfer.
+#[derive(Debug)]
+enum Begun {
+    /// No flush.
+    Without,
+    /// The flush of its file.
+    Flush(Flushing),
+    /// The flush of all files.
+    Shared(Flushing),
+    /// No flush: another one has taken the lead, so it asks again.
+    Superseded,
+}
+
+/// How a request goes on when its transfer, and the flush, have ended.
+enum AfterFlush {
+    /// The result is final.
+    Final,
+    /// The result is final once all concurrent flushes have ended.
+    Settles(Ended),
+    /// Its commit was not one of all files, so its file needs a flush.
+    FlushesAlone,
+}
 
 /// How a checked operation continues.
 enum Course {

@@ -308,6 +308,7 @@ impl File {
         let cap_bytes = if grows == Grows::Beside { BLOCK } else { 64 * BLOCK };
         Engine::new(Parts {
             backend: Arc::new(disk.clone()),
+            journal: None,
             path: Path::new("model").into(),
             process: &PROCESS,
             fs: fs.clone(),
@@ -318,7 +319,6 @@ impl File {
                 append_unit: BLOCK,
                 is_device: false,
                 writes_through: false,
-                shares_flushes: false,
                 without_journal: false,
                 overwrites_in_place: true,
                 prepared: (grows != Grows::Never).then_some(Prepared::Unwritten),

@@ -1,6 +1,7 @@
 //! State that all files of the process share: the growth budget, and for each file system the
 //! flushes in flight and the first failed one.
 
+use crate::backend::journal::Journal;
 use crate::engine::core::Request;
 use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
@@ -8,18 +9,18 @@ use crate::engine::token::Token;
 use crate::engine::waiter::Task;
 use crate::error::Error;
 use crate::os_error;
-use crate::rules::flush::{Domain, Reach, SHARERS_MIN, Turn};
+use crate::rules::flush::{Domain, Election, Reach, SHARERS_MIN, Turn};
 use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::probe::Through;
 use crate::sys::process::Inherited;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 /// The file systems that were wedged in this process, or in its parent before the fork. A child has
@@ -53,6 +54,8 @@ pub(crate) struct Process {
     reactor: OnceLock<Handle>,
     budget: Mutex<Budget>,
     file_systems: Mutex<HashMap<u64, Arc<FileSystem>>>,
+    /// Number of closes, of files that queues may have to release.
+    closes: AtomicU64,
 }
 
 /// A file system, or a device used without one.
@@ -64,10 +67,22 @@ pub(crate) struct FileSystem {
     flush_ended: Condvar,
     /// Wakers of queues that wait for the end of a flush. Locked with the domain held.
     sleepers: Mutex<Vec<Waker>>,
+    journal: Mutex<KnownJournal>,
     wedged: OnceLock<Arc<Error>>,
     /// Its device number, as in [`Facts`](crate::sys::probe::Facts); 0 on the simulated disk.
     dev: u64,
     mounts: Mutex<Mounts>,
+}
+
+/// The journal of a file system, as far as it is known.
+#[derive(Debug, Default)]
+enum KnownJournal {
+    #[default]
+    Unknown,
+    /// Why its files share no flushes.
+    Unfit(String),
+    /// Files that are open have it. It keeps the file system mounted, so none is kept here.
+    Fit(Option<Weak<dyn Journal>>),
 }
 
 /// The file systems of a file: one, or those of all members of a striped volume, which fails as
@@ -131,6 +146,7 @@ impl Process {
             reactor: OnceLock::default(),
             budget: Mutex::new(Budget::new(budget_bytes)),
             file_systems: Mutex::default(),
+            closes: AtomicU64::new(0),
         }
     }
 
@@ -150,6 +166,16 @@ impl Process {
     /// The reactor that the whole process shares.
     pub fn reactor(&'static self) -> &'static Handle {
         self.reactor.get_or_init(|| Handle::of_process(self))
+    }
+
+    /// Number of closes until now.
+    pub fn closes(&self) -> u64 {
+        self.closes.load(Ordering::Acquire)
+    }
+
+    /// Counts a close, after the engine refuses operations.
+    pub fn count_close(&self) {
+        self.closes.fetch_add(1, Ordering::Release);
     }
 
     pub fn budget(&self) -> MutexGuard<'_, Budget> {
@@ -225,13 +251,14 @@ impl FileSystem {
         mounts.find_all(self.dev);
         self.pass_on(&cause, &mounts);
         drop(mounts);
-        if self.wedged.set(cause).is_ok() {
+        let is_first = self.wedged.set(cause).is_ok();
+        // Flushes that ask later see the failure under the same lock.
+        let waiting = self.change(|domain| domain.release_all());
+        waiting.into_iter().for_each(|request| hand_back((Turn::Refused, request)));
+        if is_first {
             let cause = self.wedged().expect("just set");
             log::error!("dioxide: {cause}; every file on this file system fails from now on");
         }
-        // Those that come later see the failure under the same lock.
-        let waiting = self.change(|domain| domain.release_all());
-        waiting.into_iter().for_each(|request| hand_back((Turn::Covered, request)));
     }
 
     /// Records the failure for later children. The simulated file system (0) is in no other
@@ -242,19 +269,42 @@ impl FileSystem {
         }
     }
 
-    /// Begins a flush, or a write that carries one. Returns its number.
-    fn begin_flush(&self, reach: Reach) -> u64 {
-        self.change(|domain| domain.begin(reach))
+    /// The journal, for a file about to be opened. `check` says why the files share no flushes;
+    /// `make` makes the journal if no open file has one.
+    pub fn journal(
+        &self,
+        check: impl FnOnce() -> Result<(), String>,
+        make: impl FnOnce() -> Result<Arc<dyn Journal>, String>,
+    ) -> Result<Arc<dyn Journal>, String> {
+        let mut known = self.journal.lock();
+        if let KnownJournal::Unknown = *known {
+            *known = check().map_or_else(KnownJournal::Unfit, |()| KnownJournal::Fit(None));
+        }
+        match &mut *known {
+            KnownJournal::Unfit(why) => Err(why.clone()),
+            KnownJournal::Fit(held) => {
+                if let Some(journal) = held.as_ref().and_then(Weak::upgrade) {
+                    return Ok(journal);
+                }
+                let journal = make()?;
+                *held = Some(Arc::downgrade(&journal));
+                Ok(journal)
+            }
+            KnownJournal::Unknown => unreachable!("just checked"),
+        }
     }
 
-    /// Ends a flush. Returns the number of the last flush begun until then.
-    fn end_flush(&self, flush: u64, reached: Option<Reach>) -> u64 {
-        // Then it has committed the changes of one file.
-        let is_fast = reached == Some(Reach::FileSystem) && sys::journal::commits_fast(self.dev);
-        let reached = if is_fast { Some(Reach::File) } else { reached };
+    /// Begins a flush of one file, or a write that carries one. Returns its number.
+    fn begin_flush(&self) -> u64 {
+        self.change(|domain| domain.begin())
+    }
+
+    /// Ends a flush. Returns the number of the last flush begun until then. With `parts`, files
+    /// share no flushes any more.
+    fn end_flush(&self, flush: u64, reached: Option<Reach>, parts: bool) -> u64 {
         let (ended, sleepers, released) = self.change(|domain| {
             let ended = domain.end(flush, reached);
-            if is_fast {
+            if parts {
                 domain.part();
             }
             self.flush_ended.notify_all();
@@ -277,8 +327,7 @@ impl FileSystem {
     /// Decides about a flush that may be shared, as [`Domain::share`].
     fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
         self.change(|domain| match self.wedged() {
-            // The caller finds that.
-            Some(_) => Some((Turn::Covered, request)),
+            Some(_) => Some((Turn::Refused, request)),
             None => domain.share(request, others),
         })
     }
@@ -355,10 +404,22 @@ impl FileSystems {
         perform: impl FnOnce() -> std::io::Result<()>,
         cause: impl FnOnce(&std::io::Error) -> Arc<Error>,
     ) -> std::io::Result<()> {
-        let flush = self.begin_flush(Reach::File);
+        let flush = self.begin_flush();
         let result = perform();
         let ended = self.end_flush(flush, (&result, Reach::File), cause);
         self.awaited(ended, result)
+    }
+
+    /// The journal of a file's only file system, as [`FileSystem::journal`].
+    pub fn journal(
+        &self,
+        check: impl FnOnce() -> Result<(), String>,
+        make: impl FnOnce() -> Result<Arc<dyn Journal>, String>,
+    ) -> Result<Arc<dyn Journal>, String> {
+        match &self.0[..] {
+            [fs] => fs.journal(check, make),
+            _ => Err("its members have a journal each".into()),
+        }
     }
 
     /// Whether so many flushes are in flight or waiting that files share them.
@@ -380,9 +441,23 @@ impl FileSystems {
         }
     }
 
-    /// Begins a flush, or a write that carries one.
-    pub fn begin_flush(&self, reach: Reach) -> Flushing {
-        Flushing(self.0.iter().map(|fs| fs.begin_flush(reach)).collect())
+    /// Begins a flush of one file, or a write that carries one.
+    pub fn begin_flush(&self) -> Flushing {
+        Flushing(self.0.iter().map(|fs| fs.begin_flush()).collect())
+    }
+
+    /// Begins a shared flush. None if another one has taken the lead.
+    pub fn lead(&self, election: Election) -> Option<Flushing> {
+        let [fs] = &self.0[..] else { unreachable!("members share no flushes") };
+        fs.change(|domain| domain.lead(election)).map(|flush| Flushing(smallvec![flush]))
+    }
+
+    /// Ends a shared flush that committed some files only, so that it covers none. Files share no
+    /// flushes any more if `parts`.
+    pub fn end_in_vain(&self, flush: Flushing, parts: bool) {
+        for (fs, flush) in self.0.iter().zip(flush.0) {
+            fs.end_flush(flush, None, parts);
+        }
     }
 
     /// Ends a flush. Its result is final once all concurrent flushes have ended.
@@ -398,7 +473,8 @@ impl FileSystems {
             self.wedge(cause(error));
         }
         let reached = result.is_ok().then_some(reach);
-        Ended(self.0.iter().zip(flush.0).map(|(fs, flush)| fs.end_flush(flush, reached)).collect())
+        let flushes = self.0.iter().zip(flush.0);
+        Ended(flushes.map(|(fs, flush)| fs.end_flush(flush, reached, false)).collect())
     }
 
     /// Waits until the result of a flush is final, and returns it.

@@ -6,6 +6,7 @@ use super::process::{FileSystems, Process};
 use super::recover::{Recover, recover_by};
 use super::{Engine, Parts};
 use crate::backend::Backend;
+use crate::backend::journal::Journal;
 use crate::backend::sim::{BLOCK_BYTES, Call, Device, Piece, Settings, Sim};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -128,7 +129,6 @@ fn props(prepared: Option<Prepared>) -> FileProps {
         append_unit: BLOCK_BYTES,
         is_device: false,
         writes_through: false,
-        shares_flushes: false,
         without_journal: false,
         overwrites_in_place: true,
         prepared,
@@ -141,6 +141,15 @@ fn open_on(disk: Disk, prepared: Option<Prepared>, fs: FileSystems) -> Result<Si
 }
 
 fn open_as(disk: Disk, props: FileProps, fs: FileSystems) -> Result<SimFile, ErrorKind> {
+    open_in(disk, props, fs, None)
+}
+
+fn open_in(
+    disk: Disk,
+    props: FileProps,
+    fs: FileSystems,
+    journal: Option<Arc<dyn Journal>>,
+) -> Result<SimFile, ErrorKind> {
     let order = recover_by(&disk.0, SELF, Recover::Truncate);
     let (recovery, held) = order.map_err(|error| crate::os_error::kind(&error))?;
     if let Verdict::ModifiedExternally(why) = recovery.verdict {
@@ -148,6 +157,7 @@ fn open_as(disk: Disk, props: FileProps, fs: FileSystems) -> Result<SimFile, Err
     }
     let engine = Engine::new(Parts {
         backend: Arc::new(disk.0.clone()),
+        journal,
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,

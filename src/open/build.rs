@@ -2,6 +2,7 @@
 
 use super::request::OpenRequest;
 use crate::backend::Backend;
+use crate::backend::journal::Journal;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
@@ -45,8 +46,8 @@ pub(crate) struct Build<'a> {
     pub fs: FileSystems,
     pub facts: &'a Facts,
     pub ahead: Ahead,
-    /// A flush may be that of another file of the file system.
-    pub shares_flushes: bool,
+    /// The journal by which the file shares flushes with others.
+    pub journal: Option<Arc<dyn Journal>>,
     /// The first epoch of markers.
     pub epoch: u32,
     pub recovery: Recovery,
@@ -62,6 +63,7 @@ impl Build<'_> {
         let is_zeroed = prepared == Some(Prepared::Zeroed);
         Engine::new(Parts {
             backend,
+            journal: self.journal,
             path: self.path.clone(),
             process: self.process,
             fs: self.fs,
@@ -69,7 +71,6 @@ impl Build<'_> {
                 tail: request.tail,
                 prepared,
                 overwrites_in_place,
-                shares_flushes: self.shares_flushes,
                 epoch: self.epoch,
                 ..FileProps::of(facts)
             },
@@ -103,7 +104,7 @@ pub(crate) fn reader(
             fs: FileSystems::default(),
             facts: &facts,
             ahead: Ahead::NONE,
-            shares_flushes: false,
+            journal: None,
             epoch: 0,
             recovery: Recovery::clean(facts.len),
             held: None,

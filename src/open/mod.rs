@@ -7,6 +7,7 @@ pub(crate) mod request;
 pub(crate) mod striped;
 
 use crate::backend::Backend;
+use crate::backend::journal::Journal;
 use crate::backend::syscall::Syscall;
 use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
@@ -21,6 +22,7 @@ use crate::rules::policy::{Durability, Growth};
 use crate::rules::recovery::{Recovery, Verdict};
 use crate::sync::nap;
 use crate::sys;
+use crate::sys::journal::JournalFile;
 use crate::sys::probe::{Facts, Through};
 use crate::text::shown;
 use build::{Ahead, Build};
@@ -362,10 +364,11 @@ fn make_engine(
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }
-    let sharing = sys::journal::can_share_flushes(file.as_fd(), &facts);
-    if let Err(why) = &sharing {
-        log::debug!("dioxide: {}: has flushes of its own: {why}", shown(&**path));
-    }
+    let journal = journal(&fs, file.as_fd(), &facts, request.descriptor_min)
+        .inspect_err(|why| {
+            log::debug!("dioxide: {}: has flushes of its own: {why}", shown(&**path));
+        })
+        .ok();
     let build = Build {
         request,
         process,
@@ -373,12 +376,28 @@ fn make_engine(
         fs,
         facts: &facts,
         ahead,
-        shares_flushes: sharing.is_ok(),
+        journal,
         epoch: sys::epoch(),
         recovery,
         held,
     };
     Ok(build.engine(Arc::new(file.keep())))
+}
+
+/// The journal by which a file shares flushes. If it does not, returns the reason in words.
+fn journal(
+    fs: &FileSystems,
+    fd: BorrowedFd<'_>,
+    facts: &Facts,
+    descriptor_min: u32,
+) -> Result<Arc<dyn Journal>, String> {
+    let check = || sys::journal::can_commit_for_all(fd, facts);
+    let make = || {
+        let file = JournalFile::beside(fd, facts, descriptor_min)?;
+        Ok(Arc::new(file) as Arc<dyn Journal>)
+    };
+    let journal = fs.journal(check, make)?;
+    sys::journal::is_covered(fd).map(|()| journal)
 }
 
 /// Excludes other writers of a file, by the lock that `try_lock` takes, and refuses a file that the

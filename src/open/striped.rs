@@ -417,7 +417,7 @@ impl BringUp<'_> {
             facts: &facts,
             ahead,
             // Each member has other files beside it.
-            shares_flushes: false,
+            journal: None,
             epoch,
             recovery,
             held,

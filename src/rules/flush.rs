@@ -172,11 +172,17 @@ pub const SHARERS_MIN: usize = 4;
 pub enum Turn {
     /// It flushes its own file.
     Alone,
-    /// It flushes for all files of the file system.
-    Leads,
+    /// It flushes for all files of the file system, unless another one has taken the lead.
+    Leads(Election),
     /// The flush of another file has covered it.
     Covered,
+    /// The file system is wedged, so it fails.
+    Refused,
 }
+
+/// The number of an election of a leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Election(u64);
 
 /// The files of one file system that share flushes. `T` is a flush that waits.
 ///
@@ -188,6 +194,8 @@ pub struct Domain<T> {
     /// The number of the last shared flush that began.
     last: u64,
     phase: Phase,
+    /// The last election.
+    election: Election,
     /// Flushes are not shared any more.
     is_apart: bool,
     sharers_min: usize,
@@ -197,16 +205,19 @@ pub struct Domain<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// Its leader is called and has not begun it.
-    Called,
+    /// Its leader is called and has not begun it. One that is not prompt may be busy elsewhere.
+    Called {
+        is_prompt: bool,
+    },
     Running,
 }
 
 impl<T> Default for Domain<T> {
     fn default() -> Self {
         let (ledger, waiting) = (Ledger::default(), Vec::new());
-        let (phase, sharers_min) = (Phase::Idle, SHARERS_MIN);
-        Self { ledger, waiting, last: 0, phase, is_apart: false, sharers_min }
+        let (phase, election) = (Phase::Idle, Election::default());
+        let (is_apart, sharers_min) = (false, SHARERS_MIN);
+        Self { ledger, waiting, last: 0, phase, election, is_apart, sharers_min }
     }
 }
 
@@ -221,31 +232,41 @@ impl<T> Domain<T> {
     }
 
     /// Decides about a flush that begins beside `others`, which are about to ask as well. Without a
-    /// turn it waits: [`release`](Self::release) returns it.
+    /// turn it waits: [`release`](Self::release) returns it. It takes the lead over from a leader
+    /// that is not prompt.
     pub fn share(&mut self, flush: T, others: usize) -> Option<(Turn, T)> {
-        if self.is_apart {
-            return Some((Turn::Alone, flush));
+        let few = self.flushes() + others + 1 < self.sharers_min;
+        match self.phase {
+            _ if self.is_apart => Some((Turn::Alone, flush)),
+            Phase::Idle if few => Some((Turn::Alone, flush)),
+            Phase::Idle | Phase::Called { is_prompt: false } => Some((self.elect(true), flush)),
+            Phase::Called { is_prompt: true } | Phase::Running => {
+                self.waiting.push((self.ledger.ticket(), flush));
+                None
+            }
         }
-        if self.phase != Phase::Idle {
-            self.waiting.push((self.ledger.ticket(), flush));
-            return None;
-        }
-        if self.flushes() + others + 1 < self.sharers_min {
-            return Some((Turn::Alone, flush));
-        }
-        self.phase = Phase::Called;
-        Some((Turn::Leads, flush))
     }
 
-    /// Records the submission of a flush, and returns its number.
-    pub fn begin(&mut self, reach: Reach) -> u64 {
-        let flush = self.ledger.begin();
-        if reach == Reach::FileSystem {
-            assert!(self.phase == Phase::Called, "one shared flush at a time");
-            self.phase = Phase::Running;
-            self.last = flush;
+    fn elect(&mut self, is_prompt: bool) -> Turn {
+        self.phase = Phase::Called { is_prompt };
+        self.election.0 += 1;
+        Turn::Leads(self.election)
+    }
+
+    /// Records the submission of a flush of one file, and returns its number.
+    pub fn begin(&mut self) -> u64 {
+        self.ledger.begin()
+    }
+
+    /// Records the submission of a shared flush, and returns its number. None if another flush has
+    /// taken the lead: then the elected one asks again.
+    pub fn lead(&mut self, election: Election) -> Option<u64> {
+        if !matches!(self.phase, Phase::Called { .. }) || self.election != election {
+            return None;
         }
-        flush
+        self.phase = Phase::Running;
+        self.last = self.ledger.begin();
+        Some(self.last)
     }
 
     /// Records the end of a flush, as [`Ledger::end`]. [`release`](Self::release) follows.
@@ -264,8 +285,8 @@ impl<T> Domain<T> {
     }
 
     /// Takes the waiting flushes that go on now, each with its turn: those that are covered, and
-    /// the leader of the next shared flush. `prefers` says which flush would begin soonest.
-    pub fn release(&mut self, prefers: impl Fn(&T) -> bool) -> Vec<(Turn, T)> {
+    /// the leader of the next shared flush. Prefers a leader that begins as soon as it is called.
+    pub fn release(&mut self, is_prompt: impl Fn(&T) -> bool) -> Vec<(Turn, T)> {
         let is_covered = |(ticket, _): &mut (u64, T)| self.ledger.covers(*ticket);
         let covered = self.waiting.extract_if(.., is_covered);
         let mut released: Vec<_> = covered.map(|(_, flush)| (Turn::Covered, flush)).collect();
@@ -279,10 +300,9 @@ impl<T> Domain<T> {
             let alone = self.waiting.drain(from..);
             released.extend(alone.map(|(_, flush)| (Turn::Alone, flush)));
         } else if wait < self.waiting.len() {
-            let soonest = self.waiting[wait..].iter().position(|(_, flush)| prefers(flush));
+            let soonest = self.waiting[wait..].iter().position(|(_, flush)| is_prompt(flush));
             let (_, leader) = self.waiting.remove(wait + soonest.unwrap_or(0));
-            self.phase = Phase::Called;
-            released.push((Turn::Leads, leader));
+            released.push((self.elect(soonest.is_some()), leader));
         }
         released
     }
@@ -443,8 +463,8 @@ mod tests {
     struct Sharing {
         domain: Domain<u32>,
         now: u32,
-        /// The flush that is to lead.
-        called: Option<u32>,
+        /// The flushes that were elected: the last one is to lead.
+        called: Vec<(u32, Election)>,
         /// The number, reach and time of each flush in flight.
         running: Vec<(u64, Reach, u32)>,
         /// Successful shared flushes: the time of each, and those that ran beside it.
@@ -457,11 +477,7 @@ mod tests {
         fn new(sharers_min: usize) -> Self {
             let (domain, now) = (Domain { sharers_min, ..Domain::default() }, 0);
             let (running, ended, waiting) = (vec![], vec![], vec![]);
-            Self { domain, now, called: None, running, ended, waiting, covered: 0 }
-        }
-
-        fn begin(&mut self, reach: Reach) {
-            self.running.push((self.domain.begin(reach), reach, self.now));
+            Self { domain, now, called: vec![], running, ended, waiting, covered: 0 }
         }
 
         fn asks(&mut self) {
@@ -477,8 +493,11 @@ mod tests {
                     assert!(is_new || self.waiting.contains(&asked));
                     self.waiting.retain(|it| *it != asked);
                     match turn {
-                        Turn::Alone => self.begin(Reach::File),
-                        Turn::Leads => assert_eq!(self.called.replace(asked), None),
+                        Turn::Alone => {
+                            self.running.push((self.domain.begin(), Reach::File, self.now));
+                        }
+                        Turn::Leads(election) => self.called.push((asked, election)),
+                        Turn::Refused => unreachable!("nothing fails"),
                         Turn::Covered => {
                             let out = |beside: &Vec<u64>| {
                                 self.running.iter().any(|(number, ..)| beside.contains(number))
@@ -505,14 +524,28 @@ mod tests {
             if is_fast {
                 self.domain.part();
             }
-            let released = self.domain.release(|_| false);
+            let released = self.domain.release(|asked| asked % 2 == 0);
             released.into_iter().for_each(|turn| self.goes_on(Some(turn), false));
         }
 
-        fn leads(&mut self) {
+        /// An elected flush begins, or asks again because another one has the lead.
+        fn leads(&mut self, index: usize) {
             self.now += 1;
-            self.called = None;
-            self.begin(Reach::FileSystem);
+            let is_last = index + 1 == self.called.len();
+            let (asked, election) = self.called.remove(index);
+            match self.domain.lead(election) {
+                Some(number) => {
+                    assert!(is_last, "the last election is valid");
+                    self.running.push((number, Reach::FileSystem, self.now));
+                }
+                None => {
+                    let turn = self.domain.share(asked, 0);
+                    match turn {
+                        None => self.waiting.push(asked),
+                        turn => self.goes_on(turn, true),
+                    }
+                }
+            }
         }
 
         /// What can happen next.
@@ -524,8 +557,8 @@ mod tests {
                 nexts.push(next);
             };
             then(&Self::asks);
-            if self.called.is_some() {
-                then(&Self::leads);
+            for index in 0..self.called.len() {
+                then(&|next| next.leads(index));
             }
             for index in 0..self.running.len() {
                 then(&|next| next.ends(index, false));
@@ -538,7 +571,7 @@ mod tests {
 
         /// Whether what waits will be woken.
         fn is_live(&self) -> bool {
-            self.waiting.is_empty() || self.called.is_some() || !self.running.is_empty()
+            self.waiting.is_empty() || !self.called.is_empty() || !self.running.is_empty()
         }
     }
 
@@ -563,11 +596,30 @@ mod tests {
     #[test]
     fn a_wedge_releases_all_that_wait() {
         let mut domain = Domain { sharers_min: 1, ..Domain::default() };
-        assert_eq!(domain.share(1, 0), Some((Turn::Leads, 1)));
-        let flush = domain.begin(Reach::FileSystem);
+        let Some((Turn::Leads(election), 1)) = domain.share(1, 0) else { panic!("it leads") };
+        let flush = domain.lead(election).expect("none took the lead over");
         assert_eq!(domain.share(2, 0), None);
         domain.end(flush, None);
         assert_eq!(domain.release_all(), [2]);
+    }
+
+    /// The defect: all files waited for a queue whose thread did something else.
+    #[test]
+    fn a_leader_that_is_late_loses_the_lead() {
+        let mut domain = Domain { sharers_min: 1, ..Domain::default() };
+        let Some((Turn::Leads(first), 1)) = domain.share(1, 0) else { panic!("it leads") };
+        let flush = domain.lead(first).expect("none took the lead over");
+        assert_eq!(domain.share(2, 0), None);
+        domain.end(flush, Some(Reach::FileSystem));
+        let late = match domain.release(|_| false)[..] {
+            [(Turn::Leads(late), 2)] => late,
+            ref other => panic!("{other:?}"),
+        };
+        let Some((Turn::Leads(prompt), 3)) = domain.share(3, 0) else { panic!("it leads") };
+        assert_eq!(domain.share(4, 0), None, "a prompt leader keeps the lead");
+        assert_eq!(domain.lead(late), None);
+        assert!(domain.lead(prompt).is_some());
+        assert_eq!(domain.lead(late), None);
     }
 
     /// Every history of seven flushes that begin or end. An ended one waits for those that began

@@ -1,23 +1,121 @@
-//! The journal of a file system: whether the flush of one file can commit for all files.
+//! The journal of a file system: whether one commit can be that of all files.
 //!
-//! A flush of one file covers others if two things hold. A change that joins the journal later is
-//! committed later, and each commit flushes the device that holds the data. Power cuts showed that
-//! for ext4 and XFS with the defaults of mount. Elsewhere each file has flushes of its own.
+//! One commit makes the finished writes of all files durable if three things hold. The data is at
+//! the device when a write returns, or when its file is written back. A change that joins the
+//! journal later is committed later. Each commit flushes the device that holds the data. Power cuts
+//! showed that for ext4 and XFS with the defaults of mount. Elsewhere each file has flushes of its
+//! own.
 
 use super::probe::{self, Facts, Part};
-use rustix::fs::IFlags;
+use rustix::fs::{IFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
 
-/// Checks whether flushes of this file may be those of other files. If not, returns the reason in
-/// words.
-pub(crate) fn can_share_flushes(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
+/// More than the statistics of fast commits have.
+const STATISTICS_BYTES: usize = 4096;
+
+/// A nameless file that takes part in the journal of its file system.
+#[derive(Debug)]
+pub(crate) struct JournalFile {
+    file: OwnedFd,
+    /// The statistics of fast commits, on an ext4 that may have them. Kept open: a process may have
+    /// no descriptor left later.
+    fast_commits: Option<File>,
+}
+
+impl JournalFile {
+    /// Makes one in the directory of a file. Returns the reason in words if that is not possible.
+    pub fn beside(fd: BorrowedFd<'_>, facts: &Facts, descriptor_min: u32) -> Result<Self, String> {
+        let fast_commits = fast_commits_of(facts.fs)?;
+        let directory = directory_of(fd).map_err(|error| format!("its directory: {error}"))?;
+        let file = make_nameless(&directory, descriptor_min)
+            .map_err(|error| format!("no nameless file in {}: {error}", directory.display()))?;
+        if rustix::fs::fstat(&file).map(|stat| stat.st_dev) != Ok(facts.fs) {
+            return Err("its directory is on another file system".into());
+        }
+        let journal = Self { file, fast_commits };
+        match journal.commits_fast() {
+            Ok(false) => Ok(journal),
+            Ok(true) => {
+                warn_of_fast_commits();
+                Err("ext4 commits files one by one there (fast_commit)".into())
+            }
+            Err(error) => Err(format!("the statistics of fast commits: {error}")),
+        }
+    }
+
+    /// Changes the times of the file, which joins the running transaction.
+    pub fn touch(&self) -> io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        Ok(rustix::fs::futimens(&self.file, &times)?)
+    }
+
+    /// Whether the file system has made fast commits. Those commit the changes of one file.
+    pub fn commits_fast(&self) -> io::Result<bool> {
+        let Some(statistics) = &self.fast_commits else { return Ok(false) };
+        let mut text = [0; STATISTICS_BYTES];
+        let len = statistics.read_at(&mut text, 0)?;
+        let count = fast_commits(&String::from_utf8_lossy(&text[..len]));
+        count.map(|count| count > 0).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+impl AsFd for JournalFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Says once that fdatasync may lose data there.
+pub(crate) fn warn_of_fast_commits() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        log::warn!(
+            "dioxide: an ext4 makes fast commits: there fdatasync may confirm what a power cut \
+             loses, in every program; see docs/kernel-bugs.md (tune2fs -O ^fast_commit)"
+        )
+    });
+}
+
+/// The statistics of fast commits of an ext4. None on another file system, and before Linux 5.10,
+/// which has no fast commits.
+fn fast_commits_of(dev: u64) -> Result<Option<File>, String> {
+    let device = probe::device_name(dev).ok_or("the name of its device is not visible")?;
+    match File::open(format!("/proc/fs/ext4/{device}/fc_info")) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("the statistics of fast commits: {error}")),
+    }
+}
+
+/// The directory of a file, which may be nameless.
+fn directory_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+    path.parent().map(Path::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn make_nameless(directory: &Path, descriptor_min: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = super::open(directory, flags, Mode::empty(), descriptor_min)?;
+    // A process that changes its user later may still touch it. No other process can open it.
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o666))?;
+    Ok(file)
+}
+
+/// Checks whether one commit can be that of all files of a file system. If not, returns the reason
+/// in words.
+pub(crate) fn can_commit_for_all(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
     let err = |why: &str| Err(why.to_owned());
     if facts.is_device || facts.part != Part::Whole {
         return err("it is not a file of a file system of the kernel");
     }
     if facts.writes_through || !probe::has_volatile_cache(facts.fs) {
-        return err("each write is durable by itself, so a flush costs little");
+        return err("its device has no volatile cache, so a flush costs little");
     }
     let Some(options) = probe::mount_options(facts) else {
         return err("the options of its mount are not visible");
@@ -34,35 +132,38 @@ pub(crate) fn can_share_flushes(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(),
         return err("it is mounted with options that change what a commit covers");
     }
     match probe::kind_of_file_system(fd) {
-        Ok(probe::EXT) => ext(fd, facts),
-        Ok(probe::XFS) => xfs(fd, &options),
-        _ => err("it is not known here that the flush of one file covers others"),
+        Ok(probe::EXT) if !has_own_journal(facts.fs) => {
+            err("its file system has no journal on the same device")
+        }
+        Ok(probe::XFS) if has_other_devices(&options) => {
+            err("its file system has more than one device")
+        }
+        Ok(probe::EXT | probe::XFS) => Ok(()),
+        _ => err("it is not known here that one commit covers all files"),
     }
 }
 
-fn ext(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
-    let flags = rustix::fs::ioctl_getflags(fd).map_err(|error| error.to_string())?;
-    if flags.contains(IFlags::JOURNALING) {
-        return Err("its data goes through the journal (chattr +j)".into());
+/// Checks whether that commit covers this file. If not, returns the reason in words.
+pub(crate) fn is_covered(fd: BorrowedFd<'_>) -> Result<(), String> {
+    match probe::kind_of_file_system(fd) {
+        Ok(probe::EXT) => {
+            let flags = rustix::fs::ioctl_getflags(fd).map_err(|error| error.to_string())?;
+            match flags.contains(IFlags::JOURNALING) {
+                true => Err("its data goes through the journal (chattr +j)".into()),
+                false => Ok(()),
+            }
+        }
+        _ => match is_realtime(fd) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err("it lies in the realtime section".into()),
+            Err(error) => Err(error.to_string()),
+        },
     }
-    if commits_fast(facts.fs) {
-        return Err("ext4 commits files one by one there (fast_commit)".into());
-    }
-    if !has_own_journal(facts.fs) {
-        return Err("its file system has no journal on the same device".into());
-    }
-    Ok(())
 }
 
-fn xfs(fd: BorrowedFd<'_>, options: &str) -> Result<(), String> {
+fn has_other_devices(options: &str) -> bool {
     let is_elsewhere = |option: &str| option.starts_with("logdev=") || option.starts_with("rtdev=");
-    if options.split(',').any(is_elsewhere) {
-        return Err("its file system has more than one device".into());
-    }
-    if is_realtime(fd).map_err(|error| error.to_string())? {
-        return Err("it lies in the realtime section".into());
-    }
-    Ok(())
+    options.split(',').any(is_elsewhere)
 }
 
 /// Whether the journal of an ext4 lies in the file system. Its folder is named after the device and
@@ -77,18 +178,6 @@ fn has_own_journal(dev: u64) -> bool {
 
 fn is_inode(suffix: &str) -> bool {
     suffix.strip_prefix('-').is_some_and(|inode| inode.parse::<u32>().is_ok())
-}
-
-/// Whether an ext4 has made fast commits. Those commit the changes of one file. Without statistics
-/// the kernel has none (before Linux 5.10).
-pub(crate) fn commits_fast(dev: u64) -> bool {
-    let statistics = probe::device_name(dev)
-        .map(|device| std::fs::read_to_string(format!("/proc/fs/ext4/{device}/fc_info")));
-    match statistics {
-        None => false,
-        Some(Ok(text)) => fast_commits(&text) != Some(0),
-        Some(Err(error)) => error.kind() != io::ErrorKind::NotFound,
-    }
 }
 
 /// The number of fast commits, by the second line of the statistics.

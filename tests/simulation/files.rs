@@ -56,6 +56,7 @@ impl Life {
         let (mut settings, growth) = drawn(&mut random);
         settings.capacity_bytes = 1 << 30;
         settings.lies_about_flushes = lies;
+        settings.commits_fast = random.u8(..8) == 0;
         let mut options = OpenOptions::new();
         options.write(true).create(true).growth(growth).growth_cap(BLOCK_BYTES << random.u64(2..6));
         Self {
@@ -78,6 +79,9 @@ impl Life {
         self.watch();
         if self.is_faulty {
             self.disk.fail(Call::Flush, self.random.u64(..20), libc::EIO);
+        }
+        if self.random.u8(..6) == 0 {
+            self.disk.fail(Call::Join, self.random.u64(..20), libc::ENOSPC);
         }
         let writer = |random: &mut fastrand::Rng| Writer {
             random: random.fork(),

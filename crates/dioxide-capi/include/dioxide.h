@@ -333,6 +333,10 @@ struct dioxide_stats {
      * Writes that had to wait because they share bytes, or a block, with another one.
      */
     uint64_t refused_order;
+    /**
+     * Flushes not sent, because the flush of another file covered them.
+     */
+    uint64_t flushes_shared;
 };
 
 #ifdef __cplusplus
@@ -484,6 +488,30 @@ int64_t dioxide_pread(struct dioxide_file *file, void *into, size_t length, int6
  * `file` is open.
  */
 int dioxide_fdatasync(struct dioxide_file *file);
+
+/**
+ * Makes everything stable that was acknowledged before the call in any of `count` files, as
+ * `dioxide_fdatasync` of each. Files of one ext4 or XFS file system share one flush, however many
+ * they are. Elsewhere each file has its own flush.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno: that of the first file that failed. The others are flushed nevertheless.
+ *
+ * # Errors
+ *
+ * As `dioxide_fdatasync`. EINVAL: a file is NULL, or `files` is with a `count` above 0; then
+ * nothing is flushed.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_append`.
+ *
+ * # Safety
+ *
+ * `files` has `count` files, and they are open.
+ */
+int dioxide_sync_files(struct dioxide_file *const *files, size_t count);
 
 /**
  * Truncates the file to `length` bytes, or extends it by a hole. Waits for operations in flight.

@@ -99,6 +99,29 @@ pub(crate) unsafe fn paths<'a>(paths: *const *const c_char, count: usize) -> Res
         .collect()
 }
 
+/// The targets of an array of pointers. May be null if the count is 0.
+///
+/// # Safety
+///
+/// It is null, or has `count` pointers, each as for [`shared`].
+pub(crate) unsafe fn all_shared<'a, T>(
+    pointers: *const *mut T,
+    count: usize,
+    name: &str,
+) -> Result<Vec<&'a T>> {
+    if count > isize::MAX as usize / size_of::<*mut T>() {
+        let why = format!("count is {count}, more than any memory has: a negative number?");
+        return Err(invalid(why));
+    }
+    if pointers.is_null() && count > 0 {
+        return Err(is_null(name));
+    }
+    // SAFETY: as the caller promises.
+    (0..count)
+        .map(|number| unsafe { shared(*pointers.add(number), &format!("{name}[{number}]")) })
+        .collect()
+}
+
 /// Bytes to read. May be null if the length is 0.
 pub(crate) fn bytes(data: *const u8, length: usize) -> Result<*const [u8]> {
     let data = place(data.cast_mut(), length, "data")?;

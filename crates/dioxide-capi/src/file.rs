@@ -1,6 +1,8 @@
 //! A file and its blocking operations.
 
-use crate::args::{bytes, bytes_mut, file_bytes, give_handle, shared, signed, take_handle};
+use crate::args::{
+    all_shared, bytes, bytes_mut, file_bytes, give_handle, shared, signed, take_handle,
+};
 use crate::error::{Result, answer};
 use dioxide::{File, Growth};
 use std::ffi::{c_int, c_void};
@@ -180,6 +182,40 @@ pub unsafe extern "C" fn dioxide_fdatasync(file: *mut dioxide_file) -> c_int {
     answer("dioxide_fdatasync", || {
         // SAFETY: as the caller promises.
         unsafe { file_of(file)? }.sync_data()?;
+        Ok(0)
+    })
+}
+
+/// Makes everything stable that was acknowledged before the call in any of `count` files, as
+/// `dioxide_fdatasync` of each. Files of one ext4 or XFS file system share one flush, however many
+/// they are. Elsewhere each file has its own flush.
+///
+/// # Return value
+///
+/// 0, or a negative errno: that of the first file that failed. The others are flushed nevertheless.
+///
+/// # Errors
+///
+/// As `dioxide_fdatasync`. EINVAL: a file is NULL, or `files` is with a `count` above 0; then
+/// nothing is flushed.
+///
+/// # Thread safety
+///
+/// As `dioxide_append`.
+///
+/// # Safety
+///
+/// `files` has `count` files, and they are open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dioxide_sync_files(
+    files: *const *mut dioxide_file,
+    count: usize,
+) -> c_int {
+    answer("dioxide_sync_files", || {
+        // SAFETY: as the caller promises.
+        let files = unsafe { all_shared(files, count, "files")? };
+        let files: Vec<&File> = files.into_iter().map(|file| &file.0).collect();
+        dioxide::sync_all(&files)?;
         Ok(0)
     })
 }

@@ -115,6 +115,8 @@ pub struct dioxide_stats {
     pub refused_member: u64,
     /// Writes that had to wait because they share bytes, or a block, with another one.
     pub refused_order: u64,
+    /// Flushes not sent, because the flush of another file covered them.
+    pub flushes_shared: u64,
 }
 
 // SAFETY: numbers without padding.
@@ -142,6 +144,7 @@ unsafe impl CStruct for dioxide_stats {
         refused_segments: 0,
         refused_member: 0,
         refused_order: 0,
+        flushes_shared: 0,
     };
 }
 
@@ -166,6 +169,7 @@ impl From<dioxide::Stats> for dioxide_stats {
             refused_segments: stats.refused_segments,
             refused_member: stats.refused_member,
             refused_order: stats.refused_order,
+            flushes_shared: stats.flushes_shared,
             ..Self::ZERO
         }
     }

@@ -22,6 +22,7 @@ pub(crate) use image::{BLOCK_BYTES, SECTOR_BYTES};
 pub use state::Call;
 pub(crate) use state::Piece;
 
+use super::journal::Journal;
 use super::ring::RingFile;
 use super::{Backend, Job};
 use crate::buffer::Segment;
@@ -54,6 +55,8 @@ pub struct Settings {
     pub interrupted_one_in: u64,
     /// Flushes succeed and do nothing. This shows that a test would notice.
     pub lies_about_flushes: bool,
+    /// Each commit is one of a single file, as a fast commit of ext4.
+    pub commits_fast: bool,
 }
 
 impl Default for Settings {
@@ -66,6 +69,7 @@ impl Default for Settings {
             short_one_in: 0,
             interrupted_one_in: 0,
             lies_about_flushes: false,
+            commits_fast: false,
         }
     }
 }
@@ -442,6 +446,40 @@ impl Sim {
     }
 }
 
+/// The number of the file that takes part in the journal for others.
+const JOURNAL_INODE: u64 = u64::MAX;
+
+/// The journal of a simulated device.
+#[derive(Debug)]
+pub(crate) struct SimJournal(Sim);
+
+impl SimJournal {
+    pub fn of(device: Arc<Device>) -> Arc<Self> {
+        Arc::new(Self(Sim::new(device, JOURNAL_INODE)))
+    }
+}
+
+impl Journal for SimJournal {
+    fn join(&self) -> io::Result<()> {
+        self.0.change(Call::Join, |state| {
+            state.change(Change::Touch { inode: JOURNAL_INODE });
+            Ok(())
+        })
+    }
+
+    fn commit(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn commits_all(&self) -> io::Result<bool> {
+        Ok(!self.0.device.state().faults.settings.commits_fast)
+    }
+
+    fn ring_file(&self) -> RingFile<'_> {
+        RingFile::Simulated(&self.0)
+    }
+}
+
 fn copy_of(segments: &[Segment]) -> Vec<u8> {
     let mut bytes = Vec::new();
     segments.iter().for_each(|segment| segment.show(|part| bytes.extend_from_slice(part)));
@@ -463,12 +501,6 @@ impl Backend for Sim {
 
     fn sync_all(&self) -> io::Result<()> {
         self.end_sync(self.begin_sync(true).wait())
-    }
-
-    fn join_journal(&self) -> io::Result<()> {
-        // Not a call that tests make fail: without it, the flush is that of the file.
-        self.device.state().change(Change::Touch { inode: self.inode });
-        Ok(())
     }
 
     fn physical_size(&self) -> io::Result<u64> {

@@ -161,8 +161,6 @@ pub struct FileProps {
     /// Each write is durable when it returns (see `Facts`), so a durable write has no flush to
     /// share.
     pub writes_through: bool,
-    /// A flush may be that of another file of the file system.
-    pub shares_flushes: bool,
     /// ext4 without a journal, where a write with a separate flush lost more than a durable write.
     pub without_journal: bool,
     /// Overwrites of written data stay in place and need no new space. Known only for files that
@@ -184,7 +182,6 @@ impl FileProps {
             tail: Tail::default(),
             is_device: facts.is_device,
             writes_through: facts.writes_through,
-            shares_flushes: false,
             without_journal: is_without_journal(facts),
             overwrites_in_place: false,
             prepared: None,

@@ -1,11 +1,13 @@
 //! The files that a queue works on.
 
 use crate::backend::Backend;
+use crate::backend::journal::Journal;
 use crate::backend::ring::Ring;
 use crate::engine::Engine;
 use crate::engine::reactor::Reactor;
 use slab::Slab;
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -26,7 +28,13 @@ pub(super) struct Attached {
 #[derive(Debug, Default)]
 pub(super) struct Files {
     attached: Slab<Attached>,
+    /// The number of each, by the address of its engine.
+    numbers: HashMap<usize, usize>,
     last: usize,
+    /// The journals that shared flushes commit, with their numbers in the ring.
+    journals: Vec<(Arc<dyn Journal>, Option<u32>)>,
+    /// The closes of the process when no closed file was left here.
+    closes: u64,
     /// Informed by a file when it is closed, since no close runs on this queue's thread.
     reactor: Option<Arc<Reactor>>,
 }
@@ -43,26 +51,43 @@ impl Files {
         if self.attached.get(self.last).is_some_and(is_it) {
             return self.last;
         }
-        let known = self.attached.iter().find(|(_, file)| is_it(file)).map(|(number, _)| number);
+        let address = Arc::as_ptr(engine).addr();
+        let known = self.numbers.get(&address).copied();
         self.last = known.unwrap_or_else(|| {
             if let Some(reactor) = &self.reactor {
                 engine.attach(reactor);
             }
             let slots =
                 ring.as_mut().map(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
-            self.attached.insert(Attached {
-                engine: engine.clone(),
-                slots,
-                outstanding: 0,
-                shuts_out: false,
-            })
+            let file = Attached { engine: engine.clone(), slots, outstanding: 0, shuts_out: false };
+            let number = self.attached.insert(file);
+            self.numbers.insert(address, number);
+            number
         });
         self.last
     }
 
-    /// Releases closed files that have nothing outstanding.
-    pub fn let_go_of_closed(&mut self, ring: &mut Option<Box<dyn Ring>>) {
+    /// Returns the number of a file's journal in the ring, if the ring can work on it.
+    pub fn journal_slot(&mut self, file: usize, ring: &mut Option<Box<dyn Ring>>) -> Option<u32> {
+        let journal = self.attached[file].engine.journal.as_ref()?;
+        let known = self.journals.iter().find(|(known, _)| Arc::ptr_eq(known, journal));
+        known.map(|(_, slot)| *slot).unwrap_or_else(|| {
+            let slot = ring.as_mut().and_then(|ring| ring.attach(journal.ring_file()));
+            self.journals.push((journal.clone(), slot));
+            slot
+        })
+    }
+
+    /// Releases closed files that have nothing outstanding. `closes` counts those of the process:
+    /// a queue of many files looks at them only after one was closed.
+    pub fn let_go_of_closed(&mut self, closes: u64, ring: &mut Option<Box<dyn Ring>>) {
+        if self.closes == closes {
+            return;
+        }
         self.retain(ring, |file| file.outstanding > 0 || !file.engine.is_closed());
+        if !self.attached.iter().any(|(_, file)| file.engine.is_closed()) {
+            self.closes = closes;
+        }
     }
 
     /// Releases all files.
@@ -73,8 +98,22 @@ impl Files {
     fn retain(&mut self, ring: &mut Option<Box<dyn Ring>>, keeps: impl Fn(&Attached) -> bool) {
         self.attached.retain(|_, file| {
             let keeps = keeps(file);
-            if !keeps && let Some(ring) = ring {
-                file.slots.iter().for_each(|slot| ring.detach(*slot));
+            if !keeps {
+                self.numbers.remove(&Arc::as_ptr(&file.engine).addr());
+                let ring = ring.iter_mut();
+                ring.for_each(|ring| file.slots.iter().for_each(|slot| ring.detach(*slot)));
+            }
+            keeps
+        });
+        // A journal keeps its file system mounted.
+        let files = &self.attached;
+        self.journals.retain(|(journal, slot)| {
+            let is_its = |file: &Attached| {
+                file.engine.journal.as_ref().is_some_and(|it| Arc::ptr_eq(it, journal))
+            };
+            let keeps = files.iter().any(|(_, file)| is_its(file));
+            if let (false, Some(slot), Some(ring)) = (keeps, slot, &mut *ring) {
+                ring.detach(*slot);
             }
             keeps
         });

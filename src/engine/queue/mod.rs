@@ -260,7 +260,7 @@ impl Driver {
 
     /// Releases closed files.
     pub fn let_go_of_closed(&mut self) {
-        self.files.let_go_of_closed(self.transfers.ring());
+        self.files.let_go_of_closed(self.process.closes(), self.transfers.ring());
     }
 
     /// Waits until everything that was begun has finished.

@@ -15,6 +15,7 @@ use crate::os_error;
 use crate::rules::flush::SHARERS_MIN;
 use crate::sync::inflight::InFlightTicket;
 use slab::Slab;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 
@@ -152,13 +153,16 @@ impl Driver {
     }
 
     /// Whether the durable ones among these operations are on so many files that those share a
-    /// flush. Counts a file again where operations on another lie between.
+    /// flush.
     fn are_on_many(&self, numbers: &[usize]) -> bool {
-        let durable = numbers.iter().map(|number| &self.operations.pending[*number]);
-        let mut files = durable.filter(|operation| operation.durable).map(|it| it.file);
-        let mut last = files.next();
-        let others = files.filter(|file| last.replace(*file) != Some(*file));
-        others.take(SHARERS_MIN).count() + 1 >= SHARERS_MIN
+        let mut files = SmallVec::<[usize; SHARERS_MIN]>::new();
+        let pending = numbers.iter().map(|number| &self.operations.pending[*number]);
+        pending.filter(|operation| operation.durable).any(|operation| {
+            if !files.contains(&operation.file) {
+                files.push(operation.file);
+            }
+            files.len() == SHARERS_MIN
+        })
     }
 
     /// Begins an operation. Returns it instead if it needs the core of its file.

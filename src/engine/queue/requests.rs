@@ -9,8 +9,10 @@ use crate::engine::io::{part_of, space_for};
 use crate::engine::process::{Ended, FileSystems};
 use crate::engine::token::Token;
 use crate::engine::waiter::Task;
-use crate::rules::flush::{Reach, SHARERS_MIN, Turn};
+use crate::engine::{AfterFlush, Begun};
+use crate::rules::flush::{SHARERS_MIN, Turn};
 use smallvec::smallvec;
+use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 
@@ -51,7 +53,7 @@ impl Driver {
     /// so that its files ask together.
     pub(super) fn begin_request(&mut self, file: usize, request: Request<Token>) {
         match request.work {
-            Work::Flush if self.files[file].engine.shares_flushes => {
+            Work::Flush if self.files[file].engine.journal.is_some() => {
                 self.tasks.share_later(file, request);
             }
             Work::Flush | Work::Write { .. } => self.begin_in_turn(file, Turn::Alone, request),
@@ -61,22 +63,32 @@ impl Driver {
     /// Begins the flushes of several files, or lets them wait for a shared one. Durable writes in
     /// flight are about to need a flush as well.
     pub(super) fn share(&mut self, flushes: Vec<(usize, Request<Token>)>) {
+        let mut files: HashSet<usize> = flushes.iter().map(|(file, _)| *file).collect();
+        files.extend(self.transfers.before_flushes());
         let mut others = Vec::<(FileSystems, usize)>::new();
-        let files = flushes.iter().map(|(file, _)| *file);
-        for file in files.chain(self.transfers.before_flushes().take(SHARERS_MIN)) {
-            let fs = &self.files[file].engine.fs;
-            match others.iter_mut().find(|(known, _)| known == fs) {
+        for engine in files.into_iter().map(|file| &self.files[file].engine) {
+            match others.iter_mut().find(|(known, _)| *known == engine.fs) {
+                _ if engine.journal.is_none() => {}
                 Some((_, count)) => *count += 1,
-                None => others.push((fs.clone(), 1)),
+                None => others.push((engine.fs.clone(), 1)),
             }
         }
+        // Without a ring, two flushes take twice as long as a shared one.
+        let weight = if self.transfers.has_ring() { 1 } else { SHARERS_MIN };
+        let mut turns = Vec::new();
         for (file, request) in flushes {
-            let fs = &self.files[file].engine.fs;
-            let (_, others) = others.iter_mut().find(|(known, _)| known == fs).expect("counted");
+            let engine = &self.files[file].engine;
+            let is_its = |(known, _): &&mut (FileSystems, usize)| *known == engine.fs;
+            let (_, others) = others.iter_mut().find(is_its).expect("counted");
             *others -= 1;
-            if let Some((turn, request)) = fs.share(request, *others) {
-                self.begin_in_turn(file, turn, request);
-            }
+            let turn = engine.share(request, *others * weight);
+            turns.extend(turn.map(|(turn, request)| (file, turn, request)));
+        }
+        // After all have asked: a leader covers them. Leaders first: without a ring, the others
+        // would delay all files that wait for them.
+        turns.sort_by_key(|(_, turn, _)| !matches!(turn, Turn::Leads(_)));
+        for (file, turn, request) in turns {
+            self.begin_in_turn(file, turn, request);
         }
     }
 
@@ -84,14 +96,15 @@ impl Driver {
         let attached = &mut self.files[file];
         let engine = &attached.engine;
         match engine.begin_request(&mut request.work, turn) {
-            Ok(None) if turn == Turn::Covered => {
+            Ok(Begun::Superseded) => self.tasks.share_later(file, request),
+            Ok(Begun::Without) if matches!(request.work, Work::Flush) => {
                 attached.outstanding += 1;
                 self.end_request(file, request, Ok(()));
             }
-            Ok(flush) => {
+            Ok(begun) => {
                 attached.outstanding += 1;
                 let transfer = engine.transfer_of(&request.work);
-                self.run(Running::new(file, Purpose::Request(request, flush), transfer));
+                self.run(Running::new(file, Purpose::Request(request, begun), transfer));
             }
             Err(failure) => {
                 self.change(file, |core, out| core.on_completed(request.id, Err(failure), out))
@@ -116,7 +129,7 @@ impl Driver {
             return self.transfers.performed(id, result);
         }
         let io = match purpose {
-            Purpose::Request(_, Some((_, Reach::FileSystem))) => Io::Flush { all: true },
+            Purpose::Request(_, Begun::Shared(_)) => return self.commit(id),
             Purpose::Request(request, _) => io_of(&request.work, &part, dsync),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations.pending[*number];
@@ -137,19 +150,28 @@ impl Driver {
         self.transfers.begin(id, io, file);
     }
 
+    /// Begins the commit of a shared flush.
+    fn commit(&mut self, id: usize) {
+        let file = self.transfers.get(id).file;
+        let slot = self.files.journal_slot(file, self.transfers.ring());
+        self.transfers.begin_commit(id, slot, self.files[file].engine.journal());
+    }
+
     pub(super) fn on_call_done(&mut self, id: usize, result: io::Result<u64>) {
         let Some(result) = self.transfers.on_result(id, result) else { return self.go_on(id) };
         let Running { file, purpose, .. } = self.transfers.remove(id);
         let engine = &self.files[file].engine;
         match purpose {
             Purpose::Operation(number) => self.on_transferred(number, result),
-            Purpose::Request(request, None) => self.end_request(file, request, result.map(drop)),
-            Purpose::Request(request, Some(flush)) => {
+            Purpose::Request(request, begun) => {
                 let result = result.map(drop);
-                let ended = engine.end_flush(&request.work, flush, &result);
-                match result {
-                    Ok(()) => self.settle_flush(file, request, ended),
-                    failed => self.end_request(file, request, failed),
+                match (engine.end_flush(&request.work, begun, &result), result) {
+                    (AfterFlush::Settles(ended), Ok(())) => self.settle_flush(file, request, ended),
+                    (AfterFlush::FlushesAlone, _) => {
+                        self.files[file].outstanding -= 1;
+                        self.begin_in_turn(file, Turn::Alone, request);
+                    }
+                    (_, result) => self.end_request(file, request, result),
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! The transfers of a queue: those in its ring, and those that plain calls performed.
 
 use super::files::Attached;
+use crate::backend::journal::Journal;
 use crate::backend::ring::{Bell, Division, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
 use crate::backend::sim::ring::SimRing;
@@ -38,7 +39,7 @@ pub(super) enum Purpose {
     /// An operation that bypasses the core.
     Operation(usize),
     /// A request of the core, with the flush that it is or carries.
-    Request(Request<Token>, Option<Begun>),
+    Request(Request<Token>, Begun),
 }
 
 impl Running {
@@ -96,7 +97,9 @@ impl Transfers {
 
     /// Whether one of them is a flush, or carries one.
     pub fn any_flushes(&self) -> bool {
-        let flushes = |running: &Running| matches!(running.purpose, Purpose::Request(_, Some(_)));
+        let flushes = |running: &Running| {
+            matches!(running.purpose, Purpose::Request(_, Begun::Flush(_) | Begun::Shared(_)))
+        };
         self.running.iter().any(|(_, running)| flushes(running))
     }
 
@@ -162,6 +165,18 @@ impl Transfers {
                 self.running[id].gather = Some(gather);
             }
             Division::Call(io) => self.performed.push_back((id, io.perform(backend))),
+        }
+    }
+
+    /// Begins a commit of the journal: in the ring if that has the journal, or at once.
+    pub fn begin_commit(&mut self, id: usize, slot: Option<u32>, journal: &dyn Journal) {
+        let ring = self.ring.as_mut().filter(|ring| ring.is_usable());
+        match ring.zip(slot) {
+            Some((ring, slot)) => {
+                ring.push(slot, id as u64, Io::Flush { all: true });
+                self.pushed += 1;
+            }
+            None => self.performed.push_back((id, journal.commit().map(|()| 0))),
         }
     }
 

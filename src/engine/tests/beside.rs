@@ -85,6 +85,7 @@ impl Beside {
         let len = self.disk.0.physical_size().unwrap();
         Arc::new(Engine::new(Parts {
             backend: Arc::new(self.clone()),
+            journal: None,
             path: Path::new("beside").into(),
             process: Process::current(),
             fs,
@@ -451,7 +452,7 @@ fn no_space_for_a_write_of_an_o_dsync_file_wedges_nothing() {
 fn a_write_of_an_o_dsync_file_is_not_believed_beside_a_flush_that_fails() {
     for durable in [true, false] {
         let (file, other, _, fs) = synchronous();
-        let flush = fs.begin_flush(Reach::File);
+        let flush = fs.begin_flush();
         let writing = std::thread::spawn(move || file.write_at(&record(7, 1), 0, durable));
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!writing.is_finished(), "the other flush may fail");

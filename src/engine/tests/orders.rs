@@ -239,6 +239,7 @@ fn a_write_cut_short_inside_a_block_is_resumed_where_it_is_aligned() {
 fn close_lets_others_in_last() {
     let file = Arc::new(Engine::new(Parts {
         backend: Arc::new(Watched::new(false)),
+        journal: None,
         path: Path::new("watched").into(),
         process: Process::current(),
         fs: FileSystems::default(),
@@ -303,6 +304,7 @@ fn on_a_device_that_writes_through_no_flush_is_shared() {
         disk.append_behind_our_back(4);
         let file = Arc::new(Engine::new(Parts {
             backend: Arc::new(disk.0.clone()),
+            journal: None,
             path: Path::new("device").into(),
             process: Process::current(),
             fs: FileSystems::default(),

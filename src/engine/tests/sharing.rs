@@ -3,6 +3,8 @@
 use super::*;
 use crate::api::file::File;
 use crate::api::queue::Queue;
+use crate::backend::ring::RingFile;
+use crate::backend::sim::SimJournal;
 use crate::engine::handle::FileHandle;
 use crate::engine::registry::Key;
 use crate::rules::flush::SHARERS_MIN;
@@ -11,14 +13,16 @@ use crate::sync::{spawn, world};
 use crate::sys::probe::Part;
 use std::mem::ManuallyDrop;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const FILES: u64 = 4 * SHARERS_MIN as u64;
 const RECORDS: u64 = 12;
 
 fn file_on(device: &Arc<Device>, nth: u64, fs: &FileSystems) -> SimFile {
     let inode = device.find(&format!("file-{nth}"), true).expect("created");
-    let props = FileProps { shares_flushes: true, ..props(Some(Prepared::Unwritten)) };
-    open_as(Disk(Sim::new(device.clone(), inode)), props, fs.clone()).expect("in order")
+    let (disk, props) = (Disk(Sim::new(device.clone(), inode)), props(Some(Prepared::Unwritten)));
+    let journal = SimJournal::of(device.clone());
+    open_in(disk, props, fs.clone(), Some(journal)).expect("in order")
 }
 
 fn files_on(device: &Arc<Device>) -> Vec<SimFile> {
@@ -91,17 +95,101 @@ fn one_file_shares_no_flush() {
     assert_eq!(file.stats().dsync_requests, RECORDS, "one call for each");
 }
 
+/// A journal that counts and fails.
+#[derive(Debug)]
+struct Counted {
+    joins: AtomicU64,
+}
+
+impl Journal for Counted {
+    fn join(&self) -> std::io::Result<()> {
+        self.joins.fetch_add(1, Relaxed);
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    fn commit(&self) -> std::io::Result<()> {
+        unreachable!("it cannot be joined")
+    }
+
+    fn commits_all(&self) -> std::io::Result<bool> {
+        unreachable!("it cannot be joined")
+    }
+
+    fn ring_file(&self) -> RingFile<'_> {
+        unreachable!("it cannot be joined")
+    }
+}
+
+/// Durable handles of these files. No registry has them, so they are not closed.
+fn handles_of(files: &[SimFile]) -> Vec<ManuallyDrop<File>> {
+    let handle = |(nth, file): (u64, &SimFile)| {
+        let (engine, process) = (file.engine.clone(), Process::current());
+        let key = Key { dev: u64::MAX, inode: Some(nth), part: Part::Whole };
+        ManuallyDrop::new(File::of(FileHandle::Shared { engine, key, process, durable: true }))
+    };
+    (0..).zip(files).map(handle).collect()
+}
+
+/// The defect: writes of one file in flight counted as other files, so it led shared flushes.
+#[test]
+fn a_queue_on_one_file_shares_no_flush() {
+    for seed in 0..20 {
+        let device = Device::new(seed, Settings::default());
+        let journal = Arc::new(Counted { joins: AtomicU64::new(0) });
+        let inode = device.find("file-0", true).expect("created");
+        let (disk, props) = (Disk(Sim::new(device, inode)), props(Some(Prepared::Unwritten)));
+        let shared = Some(journal.clone() as Arc<dyn Journal>);
+        let file = open_in(disk, props, FileSystems::default(), shared).expect("in order");
+        file.append(&record(1, 64), true).expect("nothing fails");
+        let handles = handles_of(std::slice::from_ref(&file));
+        let (results, _) = world::run(seed, || {
+            let queue = Queue::new(64);
+            let mut results = Vec::new();
+            for tag in 0..400 {
+                queue.write_at(&handles[0], record(1, 1), tag % 63 * BLOCK_BYTES, tag).unwrap();
+                if queue.outstanding() == 64 || tag % 5 == 0 {
+                    results.extend(queue.reap(1).map(|done| done.result.map(drop)));
+                }
+            }
+            results.extend(queue.reap(64).map(|done| done.result.map(drop)));
+            results
+        });
+        assert!(results.len() == 400 && results.iter().all(std::result::Result::is_ok));
+        assert_eq!(journal.joins.load(Relaxed), 0);
+    }
+}
+
+/// A flush for all files that commits one file is none, and no other follows.
+#[test]
+fn a_fast_commit_ends_sharing() {
+    for seed in 0..20 {
+        let settings = Settings { commits_fast: true, ..Settings::default() };
+        let device = Device::new(seed, settings);
+        let files = files_on(&device);
+        let (errors, _) = world::run(seed, || append_beside(&files));
+        assert_eq!(errors, []);
+        assert_eq!(stats_of(&files).flushes_shared, 0);
+        assert_eq!(kept(&device), [RECORDS; FILES as usize]);
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_joined_loses_nothing() {
+    for seed in 0..20 {
+        let device = Device::new(seed, Settings::default());
+        let files = files_on(&device);
+        (0..20).for_each(|nth| device.fail(Call::Join, nth * 2, libc::ENOSPC));
+        let (errors, _) = world::run(seed, || append_beside(&files));
+        assert_eq!(errors, []);
+        assert_eq!(kept(&device), [RECORDS; FILES as usize]);
+    }
+}
+
 #[test]
 fn a_queue_on_many_files_flushes_once_for_all() {
     let device = Device::new(1, Settings::default());
     let files = files_on(&device);
-    let handle = |(nth, file): (u64, &SimFile)| {
-        let (engine, process) = (file.engine.clone(), Process::current());
-        let key = Key { dev: u64::MAX, inode: Some(nth), part: Part::Whole };
-        // No registry has it, so it is not closed.
-        ManuallyDrop::new(File::of(FileHandle::Shared { engine, key, process, durable: true }))
-    };
-    let handles: Vec<_> = (0..).zip(&files).map(handle).collect();
+    let handles = handles_of(&files);
     let (results, _) = world::run(1, || {
         let queue = Queue::new(files.len());
         let mut results = Vec::new();

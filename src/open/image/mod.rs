@@ -326,7 +326,7 @@ impl<'a> Opening<'a> {
             fs: fs.clone(),
             facts: &facts,
             ahead: Ahead::NONE,
-            shares_flushes: false,
+            journal: None,
             epoch: 0,
             recovery,
             held: None,

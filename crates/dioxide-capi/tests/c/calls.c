@@ -98,6 +98,29 @@ static void a_file_tells_of_itself(void)
     EXPECT(dioxide_close(file), 0);
 }
 
+static void many_files_are_flushed_together(void)
+{
+    enum { FILES = 10 };
+    struct dioxide_file *files[FILES];
+    for (int number = 0; number < FILES; number++) {
+        char name[16];
+        snprintf(name, sizeof name, "many-%d", number);
+        files[number] = fresh(name);
+        EXPECT(dioxide_append(files[number], name, sizeof name), 0);
+    }
+    EXPECT(dioxide_sync_files(files, FILES), 0);
+    EXPECT(dioxide_sync_files(files, 1), 0);
+    EXPECT(dioxide_sync_files(NULL, 0), 0);
+    uint64_t flushes = 0;
+    for (int number = 0; number < FILES; number++) {
+        struct dioxide_stats stats = {.size = sizeof stats};
+        EXPECT(dioxide_stats(files[number], &stats), 0);
+        flushes += stats.flushes + stats.flushes_shared;
+        EXPECT(dioxide_close(files[number]), 0);
+    }
+    EXPECT(flushes, FILES + 1);
+}
+
 /* A program of a later version has more members than this library knows; they must be zero. */
 static void structs_grow(void)
 {
@@ -269,6 +292,7 @@ int main(int argc, char **argv)
     threads_append_side_by_side();
     bytes_come_back();
     a_file_tells_of_itself();
+    many_files_are_flushed_together();
     structs_grow();
     handles_see_one_file();
     a_file_is_recycled();

@@ -58,6 +58,10 @@ static void arguments_that_make_no_sense(void)
     FAILS(dioxide_recovery(file, NULL), EINVAL, "NULL");
     struct dioxide_stats stats = {0};
     FAILS(dioxide_stats(file, &stats), EINVAL, "sizeof(struct dioxide_stats)");
+    struct dioxide_file *files[] = {file, NULL};
+    FAILS(dioxide_sync_files(files, 2), EINVAL, "files[1] is NULL");
+    FAILS(dioxide_sync_files(NULL, 1), EINVAL, "files is NULL");
+    FAILS(dioxide_sync_files(files, (size_t)-1), EINVAL, "count");
     EXPECT(dioxide_close(file), 0);
 
     struct dioxide_recovery found = {.size = sizeof found};

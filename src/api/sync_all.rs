@@ -1,0 +1,143 @@
+//! The flush of many files.
+
+use crate::api::file::File;
+use crate::api::queue::QueueOptions;
+use crate::engine::handle::FileHandle;
+use crate::error::Result;
+use std::borrow::Borrow;
+
+/// Makes everything stable that was acknowledged before the call in any of these files, as
+/// [`File::sync_data`] of each.
+///
+/// For the checkpoint of a program with many files. Files of one ext4 or XFS file system share one
+/// flush, however many they are. Elsewhere each file has its own flush, and a
+/// [`Queue`](crate::Queue) has them in flight together. For one completion each, queue a
+/// [`sync_data`](crate::Queue::sync_data) of each file and submit them together: they share flushes
+/// in the same way.
+///
+/// ```no_run
+/// # fn example(shards: &[dioxide::File]) -> dioxide::Result<()> {
+/// dioxide::sync_all(shards)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The first error in the order of `files`, as of [`File::sync_data`]. It names its file. The
+/// others are flushed nevertheless.
+pub fn sync_all<F: Borrow<File>>(files: &[F]) -> Result<()> {
+    let depth = files.len();
+    let queue = QueueOptions::new().depth(depth).io_uring(!share_a_flush(files)).open();
+    for (tag, file) in files.iter().enumerate() {
+        queue.sync_data(file.borrow(), tag as u64).expect("there is room for all");
+    }
+    let first_failed = queue
+        .reap(depth)
+        .filter_map(|done| done.result.err().map(|error| (done.tag, error)))
+        .min_by_key(|(tag, _)| *tag);
+    first_failed.map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// Whether one flush can be that of all files. Then a ring would cost more than it gains.
+fn share_a_flush<F: Borrow<File>>(files: &[F]) -> bool {
+    let mut handles = files.iter().map(|file| file.borrow().inner());
+    let Some(FileHandle::Shared { engine: first, .. }) = handles.next() else { return true };
+    handles.all(|handle| match handle {
+        FileHandle::Shared { engine, .. } => first.shares_flushes_with(engine),
+        FileHandle::Reader(_) => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::sim::{self, Disk};
+    use crate::{AsyncFile, Buffer, ErrorKind, LocalReactor, OpenOptions, Stats};
+
+    fn options() -> OpenOptions {
+        OpenOptions::new().write(true).create(true).clone()
+    }
+
+    fn files_on(disk: &Disk, count: usize) -> Vec<File> {
+        let open = |nth| disk.open(&options(), &format!("file-{nth}")).expect("it opens");
+        (0..count).map(open).collect()
+    }
+
+    fn append_to(files: &[File]) {
+        files.iter().for_each(|file| assert_eq!(file.append(&Buffer::zeroed(4096)).unwrap(), 0));
+    }
+
+    /// The flushes sent and not sent.
+    fn flushes_of(files: &[File]) -> (u64, u64) {
+        let stats = files.iter().map(File::stats);
+        let count =
+            |(sent, shared), stats: Stats| (sent + stats.flushes, shared + stats.flushes_shared);
+        stats.fold((0, 0), count)
+    }
+
+    fn kept(disk: &Disk, count: usize) -> Vec<u64> {
+        files_on(&disk.crash(), count).iter().map(|file| file.len().expect("no reader")).collect()
+    }
+
+    #[test]
+    fn files_of_one_file_system_share_one_flush() {
+        for count in [1, 2, 3, 40] {
+            let _ = sim::run(count as u64, || {
+                let disk = Disk::new(count as u64);
+                let files = files_on(&disk, count);
+                append_to(&files);
+                sync_all(&files).expect("flushed");
+                assert_eq!(flushes_of(&files), (1, count as u64 - 1), "{count} files");
+                assert!(kept(&disk, count).iter().all(|len| *len == 4096), "{count} files");
+            });
+        }
+        sync_all::<File>(&[]).expect("nothing to flush");
+    }
+
+    #[test]
+    fn files_of_several_disks_are_all_flushed() {
+        let _ = sim::run(0, || {
+            let disks = [Disk::new(0), Disk::new(1)];
+            let files = disks.each_ref().map(|disk| files_on(disk, 5));
+            files.iter().for_each(|files| append_to(files));
+            let all: Vec<&File> = files.iter().flatten().collect();
+            sync_all(&all).expect("flushed");
+            for disk in &disks {
+                assert_eq!(kept(disk, 5), [4096; 5]);
+            }
+        });
+    }
+
+    #[test]
+    fn the_first_error_names_its_file_and_the_others_are_flushed() {
+        let _ = sim::run(0, || {
+            let disk = Disk::new(0);
+            let files = files_on(&disk, 6);
+            append_to(&files);
+            let reader = |nth| disk.open(&OpenOptions::new(), &format!("file-{nth}")).unwrap();
+            let (third, fifth) = (reader(3), reader(5));
+            let error = sync_all(&[&files[0], &files[1], &files[2], &third, &files[4], &fifth])
+                .unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::ReadOnly);
+            assert!(error.to_string().contains("file-3"), "{error}");
+            assert_eq!(kept(&disk, 6)[..3], [4096; 3]);
+            assert_eq!(kept(&disk, 6)[4], 4096);
+        });
+    }
+
+    #[test]
+    fn futures_on_many_files_share_one_flush() {
+        let _ = sim::run(0, || {
+            let disk = Disk::new(0);
+            let reactor = LocalReactor::new(&QueueOptions::new());
+            let files = files_on(&disk, 10);
+            append_to(&files);
+            let shared: Vec<AsyncFile> =
+                files.iter().map(|file| reactor.attach(file.try_clone().unwrap())).collect();
+            reactor.block_on(AsyncFile::sync_all(&shared)).expect("flushed");
+            assert_eq!(flushes_of(&files), (1, 9));
+            assert_eq!(kept(&disk, 10), [4096; 10]);
+        });
+    }
+}
