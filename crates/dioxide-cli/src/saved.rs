@@ -4,6 +4,7 @@ use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
 use crate::sizes::Sizes;
 use anyhow::{Context, Result, bail, ensure};
+use dioxide_diagnose::words::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -59,6 +60,11 @@ pub struct Work {
     pub tail: Option<String>,
     pub rwmixread: Option<u32>,
     pub rate_iops: Option<u64>,
+    /// Not in results of versions without such scenarios.
+    #[serde(default)]
+    pub files: Option<usize>,
+    #[serde(default)]
+    pub space: Option<String>,
 }
 
 impl fmt::Display for Work {
@@ -71,6 +77,8 @@ impl fmt::Display for Work {
             named("growth", self.growth.as_ref()),
             named("tail", self.tail.as_ref()),
             self.rwmixread.map(|percent| format!(", {percent} % reads")),
+            self.files.map(|files| format!(", {}", counted(files as u64, "file"))),
+            self.space.as_ref().map(|space| format!(", {space} space")),
             self.rate_iops.map(|rate| format!(", {rate} iops offered")),
             (self.backend != "system").then(|| format!(", backend {}", self.backend)),
         ];
@@ -199,6 +207,8 @@ pub mod examples {
                     tail: None,
                     rwmixread: None,
                     rate_iops: None,
+                    files: None,
+                    space: None,
                 },
                 path: path.into(),
                 numjobs,
@@ -230,7 +240,8 @@ pub mod examples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, row};
+    use crate::bench::figures::Row as Measured;
+    use crate::bench::figures::examples::{append_point, files_point, row};
     use crate::bench::work::Route;
     use crate::report::{self, Report};
 
@@ -238,20 +249,22 @@ mod tests {
         format!("{:#}", parse(text.as_bytes()).unwrap_err())
     }
 
+    fn written(rows: Vec<Measured>) -> Value {
+        let machine = Machine::describe("/somewhere".into(), None);
+        let report = Report { label: None, machine, fs: None, rows };
+        serde_json::to_value(report::json::document(&report)).unwrap()
+    }
+
+    fn read_back(document: &Value) -> Document {
+        parse(document.to_string().as_bytes()).unwrap()
+    }
+
     #[test]
     fn what_the_bench_writes_is_read() {
-        let rows = vec![
+        let document = read_back(&written(vec![
             row(append_point(64), Route::Kernel, &[100, 200]),
             row(append_point(64), Route::Queue { iodepth: 64 }, &[1000, 1600]),
-        ];
-        let report = Report {
-            label: None,
-            machine: Machine::describe("/somewhere".into(), None),
-            fs: None,
-            rows,
-        };
-        let text = serde_json::to_vec(&report::json::document(&report)).unwrap();
-        let document = parse(&text).unwrap();
+        ]));
         assert_eq!((document.machine.target.as_str(), document.results.len()), ("/somewhere", 2));
         let queue = &document.results[1];
         assert_eq!(
@@ -261,6 +274,28 @@ mod tests {
         assert_eq!(queue.rounds_iops, [1000.0, 1600.0]);
         assert_eq!(queue.rounds_ratio_to_kernel, Some(vec![10.0, 8.0]));
         assert_eq!(document.results[0].rounds_ratio_to_kernel, None);
+    }
+
+    #[test]
+    fn many_files_are_part_of_the_work() {
+        let document = read_back(&written(vec![
+            row(files_point(1024, 64), Route::OneThread, &[100]),
+            row(files_point(16, 64), Route::OneThread, &[100]),
+        ]));
+        assert_eq!(
+            document.results[0].key.to_string(),
+            "files bs=4 KiB every-write, 1024 files, written space: one-thread numjobs=1 iodepth=1"
+        );
+    }
+
+    /// Of a version without the keys `files` and `space`.
+    #[test]
+    fn an_old_result_is_of_the_same_work() {
+        let new = written(vec![row(append_point(64), Route::Kernel, &[100, 200])]);
+        let mut old = new.clone();
+        let row = old["results"][0].as_object_mut().unwrap();
+        assert!(row.remove("files").is_some() && row.remove("space").is_some());
+        assert_eq!(read_back(&old).results[0].key, read_back(&new).results[0].key);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! `DIOXIDE_SNAPSHOT_WRITE=1` writes the files again.
 
 use crate::bench::figures::Row;
-use crate::bench::figures::examples::{append_point, indirect_point, mixed_point, row, sync_point};
+use crate::bench::figures::examples::{
+    append_point, checkpoint_point, files_point, indirect_point, mixed_point, row, sync_point,
+};
 use crate::bench::work::{Point, Route};
 use crate::compare;
 use crate::diagnose::change::Change;
@@ -85,6 +87,33 @@ fn indirect() -> Vec<Row> {
         .into()
 }
 
+/// Two numbers of files, each with every path.
+fn files() -> Vec<Row> {
+    let syncfs = Route::Syncfs { iodepth: 64 };
+    let uring = Route::Uring { iodepth: 64 };
+    let paths = [Route::OneThread, Route::Kernel, uring, syncfs, Route::Dioxide, queue(64)];
+    let of = |files| {
+        let rate = move |nth: usize| 400 + 5000 * nth as u64 / files as u64;
+        let rates = move |nth| [rate(nth), rate(nth) + 20, rate(nth) + 9, rate(nth), rate(nth)];
+        paths
+            .into_iter()
+            .enumerate()
+            .map(move |(nth, route)| row(files_point(files, 64), route, &rates(nth)))
+    };
+    [1, 1024].into_iter().flat_map(of).collect()
+}
+
+fn checkpoints() -> Vec<Row> {
+    let syncfs = Route::Syncfs { iodepth: 1 };
+    [Route::OneThread, Route::Kernel, syncfs, Route::Dioxide]
+        .map(|route| {
+            let mut row = row(checkpoint_point(10_000), route, &[10, 11, 12, 11, 10]);
+            row.asked.runtime_ms = Some(2000);
+            row
+        })
+        .into()
+}
+
 fn probe(width: Option<usize>) -> String {
     let (mut page, mut document) = (page(width), probes::document());
     let long = "unknown: a file system that answers with a long sentence of its own";
@@ -128,6 +157,8 @@ fn all(width: Option<usize>) -> Vec<(&'static str, String)> {
         ("bench mixed", bench(width, mixed.collect())),
         ("bench indirect", bench(width, indirect())),
         ("bench append, as matrices", bench(width, matrix())),
+        ("bench files", bench(width, files())),
+        ("bench checkpoint", bench(width, checkpoints())),
         ("probe", probe(width)),
         ("diagnose", diagnose(width)),
         ("diagnose --pid", attached(width)),

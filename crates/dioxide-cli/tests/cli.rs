@@ -39,6 +39,9 @@ fn usage_errors_end_with_2() {
         "bench mixed --stripe .,.",
         "bench indirect --count none",
         "bench mixed --rwmixread 101",
+        "bench files --files 16385",
+        "bench files --bs 4k,8k",
+        "bench checkpoint --rate 5",
         "diagnose",
         "diagnose . --pid 1",
         "diagnose . --seconds 3",
@@ -133,6 +136,13 @@ fn misuse_is_one_sentence() {
             "no room for one block of each thread",
         ),
         (format!("bench append --dir {dir} --recycle --backend sim"), "--backend sim has none"),
+        ("bench files --dir /no/such/directory".into(), "/no/such/directory: No such file"),
+        (
+            format!("bench files --dir {dir} --files 100 --size 399k"),
+            "no room for one block of each file, thread or queued operation (400 KiB)",
+        ),
+        (format!("bench checkpoint --dir {dir} --files 2 --bs 512 --size 512"), "(1 KiB)"),
+        (format!("bench checkpoint --dir {dir} --files 2 --size 900t"), "free"),
         (format!("bench mixed --device {file} --overwrite-device {file}"), "is not a block device"),
         ("bench mixed --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
         ("diagnose /no/such/directory".into(), "/no/such/directory: No such file"),
@@ -354,6 +364,121 @@ fn sync_writers_on_a_striped_volume() {
     ] {
         assert!(text.contains(&words), "{words} in {text}");
     }
+}
+
+/// Keys of all results, in their order.
+fn keys_of<'a>(results: &'a [Value], keys: [&str; 3]) -> Vec<[&'a Value; 3]> {
+    results.iter().map(|result| keys.map(|key| &result[key])).collect()
+}
+
+#[test]
+fn durable_writes_to_many_files() {
+    let dir = fresh_dir();
+    let threads = [("one-thread", 1), ("kernel", 4), ("kernel-uring", 1), ("syncfs", 1)];
+    let paths = threads.into_iter().chain([("dioxide", 4), ("dioxide-queue", 1)]);
+    for space in ["written", "unwritten"] {
+        let line = format!(
+            "bench files --dir {} --files 1,5 --numjobs 4 --iodepth 4 --runtime 50ms --rounds 2 \
+             --size 256k --space {space} --json -",
+            dir.path().display()
+        );
+        let output = run(&line);
+        expect_code(&output, 0);
+        let results = results(&output);
+        let expected = [1, 5].into_iter().flat_map(|files| {
+            paths.clone().map(move |(path, numjobs)| [files.into(), path.into(), numjobs.into()])
+        });
+        let expected: Vec<[Value; 3]> = expected.collect();
+        let found = keys_of(&results, ["files", "path", "numjobs"]);
+        assert_eq!(found, expected.iter().map(|it| it.each_ref()).collect::<Vec<_>>());
+        for result in &results {
+            assert_eq!(
+                (&result["scenario"], &result["durability"], &result["space"]),
+                (&"files".into(), &"every-write".into(), &space.into())
+            );
+            assert!(result["growth"].is_null() && result["extents"].is_null(), "{result}");
+            let written = result["clat_ns"]["N"].as_u64().unwrap();
+            // Each block once, in each of two rounds.
+            assert!(written > 0 && (space == "written" || written <= 2 * 64), "{result}");
+        }
+        let keys = ["one_thread", "kernel", "kernel_uring", "syncfs"];
+        for result in results.iter().filter(|result| result["path"] == "dioxide-queue") {
+            for key in keys {
+                assert!(result[format!("ratio_to_{key}")].is_object(), "{key} in {result}");
+            }
+        }
+        assert!(is_empty(dir.path()));
+    }
+}
+
+#[test]
+fn checkpoints_of_many_files() {
+    let dir = fresh_dir();
+    for space in ["written", "unwritten"] {
+        let line = format!(
+            "bench checkpoint --dir {} --files 3,20 --numjobs 4 --runtime 50ms --rounds 2 \
+             --size 512k --space {space}",
+            dir.path().display()
+        );
+        let output = run(&format!("{line} --json -"));
+        expect_code(&output, 0);
+        let results = results(&output);
+        let paths = [("one-thread", 1), ("kernel", 4), ("syncfs", 1), ("dioxide", 1)];
+        let expected = [3, 20].into_iter().flat_map(|files| {
+            paths.map(move |(path, numjobs)| [files.into(), path.into(), numjobs.into()])
+        });
+        let expected: Vec<[Value; 3]> = expected.collect();
+        let found = keys_of(&results, ["files", "path", "numjobs"]);
+        assert_eq!(found, expected.iter().map(|it| it.each_ref()).collect::<Vec<_>>());
+        for result in &results {
+            assert_eq!(
+                (&result["scenario"], &result["durability"], &result["space"]),
+                (&"checkpoint".into(), &"on-sync".into(), &space.into())
+            );
+            let [made, files] =
+                [&result["clat_ns"]["N"], &result["files"]].map(|count| count.as_u64().unwrap());
+            // 128 blocks in each of two rounds.
+            assert!(made >= 2 && (space == "written" || made <= 2 * (128 / files)), "{result}");
+            let bytes = result["bw_bytes"].as_f64().unwrap() / result["iops"].as_f64().unwrap();
+            assert!((bytes / (files * 4096) as f64 - 1.0).abs() < 0.5, "{result}");
+        }
+        assert!(results.iter().any(|result| result["ratio_to_syncfs"].is_object()));
+        let text = run(&line);
+        let title = format!("Checkpoints: bs=4 KiB on-sync, 20 files, {space} space, ");
+        assert!(stdout(&text).contains(&title), "{}", stdout(&text));
+        assert!(is_empty(dir.path()));
+    }
+}
+
+/// Results of these scenarios are read again, and compared by file counts.
+#[test]
+fn many_files_are_compared() {
+    let dir = fresh_dir();
+    let result = dir.path().join("result.json");
+    let line = format!(
+        "bench files --dir {} --files 1,5 --numjobs 2,4 --iodepth 4 --runtime 20ms --rounds 1 \
+         --size 256k --json {}",
+        dir.path().display(),
+        result.display()
+    );
+    expect_code(&run(&line), 0);
+    let compared = dioxide("compare").args([&result, &result]).output().unwrap();
+    for files in ["1 file,", "5 files,"] {
+        let title = format!("files bs=4 KiB every-write, {files} written space");
+        assert_eq!(stdout(&compared).matches(&title).count(), 1, "{compared:?}");
+    }
+}
+
+#[test]
+fn too_few_descriptors_are_said_before_any_work() {
+    let dir = fresh_dir();
+    let line = format!(
+        "ulimit -n 1000; exec {} bench files --dir {} --files 600",
+        env!("CARGO_BIN_EXE_dioxide"),
+        dir.path().display()
+    );
+    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+    expect_refusal(&output, "600 files need 1264 descriptors, and this process may have 1000");
 }
 
 fn short_mixed(dir: &Path, more: &str) -> Output {
@@ -593,6 +718,26 @@ fn ctrl_c_ends_cleanly() {
     expect_code(&output, 130);
     assert_eq!(stderr(&output).lines().last(), Some("dioxide: interrupted"));
     assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn ctrl_c_ends_many_files_cleanly() {
+    let dir = fresh_dir();
+    for scenario in ["files --iodepth 8", "checkpoint"] {
+        let line = format!(
+            "bench {scenario} --dir {} --files 20 --numjobs 8 --runtime 1h --rounds 1 --size 1m",
+            dir.path().display()
+        );
+        let bench = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let descriptors = format!("/proc/{}/fd", bench.id());
+        let has_files = || fs::read_dir(&descriptors).map_or(0, Iterator::count) > 20;
+        wait_until("the bench has its files", has_files);
+        kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
+        let output = bench.wait_with_output().unwrap();
+        expect_code(&output, 130);
+        assert_eq!(stderr(&output).lines().last(), Some("dioxide: interrupted"));
+        assert!(is_empty(dir.path()));
+    }
 }
 
 #[test]

@@ -148,6 +148,10 @@ impl Stage {
                     rest.next();
                     short.extend(["--iodepth", "4"]);
                 }
+                "--files" => {
+                    rest.next();
+                    short.extend(["--files", "2,50"]);
+                }
                 word => short.push(word),
             }
         }
@@ -160,6 +164,7 @@ impl Stage {
         let more: &[&str] = match (words.get(1), words.get(2)) {
             (Some(&"bench"), Some(&"indirect")) => &["--count", "1", "--rounds", "1"],
             (Some(&"bench"), Some(&"sync")) => &work[..6],
+            (Some(&"bench"), Some(&"checkpoint")) => &["--runtime", "20ms", "--rounds", "1"],
             (Some(&"bench"), Some(_)) if command.contains("--backend sim") => &work[..6],
             (Some(&"bench"), Some(_)) => &work,
             (Some(&"bench"), None) => return Some("dioxide bench --help".into()),

@@ -1,6 +1,7 @@
 //! `dioxide bench`, its scenarios, and their common options: sizes, pace, output.
 
 use super::examples;
+use super::files::{Checkpoint, Files};
 use super::output::{Output, Wanted};
 use crate::sizes::Sizes;
 use crate::units::{parse_bytes, parse_duration};
@@ -41,6 +42,8 @@ impl Bench {
             Some(Scenario::Sync(sync)) => &sync.output,
             Some(Scenario::Mixed(mixed)) => &mixed.output,
             Some(Scenario::Indirect(indirect)) => &indirect.output,
+            Some(Scenario::Files(files)) => &files.output,
+            Some(Scenario::Checkpoint(checkpoint)) => &checkpoint.output,
         }
     }
 }
@@ -169,6 +172,8 @@ pub enum Scenario {
     /// It includes the journal's and calls for a flush.
     #[command(after_long_help = examples::INDIRECT)]
     Indirect(Indirect),
+    Files(Files),
+    Checkpoint(Checkpoint),
 }
 
 #[derive(Args)]
@@ -467,7 +472,7 @@ pub(super) fn runtime(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn iodepth() -> clap::builder::RangedI64ValueParser<u32> {
+pub(super) fn iodepth() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=IODEPTH_MAX)
 }
 

@@ -29,6 +29,16 @@ pub const INDIRECT: &str = "Examples:
   dioxide bench indirect --dir /data
       Writes of 4 MiB through ext3's indirect blocks.";
 
+pub const FILES: &str = "Examples:
+  dioxide bench files --dir /data --files 1,256,1024
+      Durable writes to one file, and to many.
+  dioxide bench files --dir /data --files 1024 --space unwritten
+      Into space that was never written, where durable writes need the journal.";
+
+pub const CHECKPOINT: &str = "Examples:
+  dioxide bench checkpoint --dir /data --files 10000
+      The time until a block in each of 10000 files is durable.";
+
 pub const COMPARE: &str = "Examples:
   dioxide bench append --runtime 1s --rounds 9 --json old.json
   dioxide bench append --runtime 1s --rounds 9 --json new.json

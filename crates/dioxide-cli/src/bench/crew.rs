@@ -4,6 +4,7 @@ use super::figures::Run;
 use super::job::{Done, Floor, Job};
 use super::latency::Timings;
 use super::ledger::Ledger;
+use super::queued::{AnyQueue, Queued};
 use super::schedule::Schedule;
 use super::target::Target;
 use crate::interrupt;
@@ -81,7 +82,30 @@ impl<'a> Crew<'a> {
         aim: impl Fn(usize, &mut Rng) -> Option<Target> + Sync,
         queue_it: impl Fn(&Queue, Target, Buffer, u64) -> Result<(), Full> + Sync,
     ) -> Result<Shift<'a>> {
-        self.shift(|job| job.many_at_a_time(iodepth, &aim, &queue_it))
+        self.work_through(iodepth, aim, || Ok(Queued::new(iodepth, self.bs_max_bytes, &queue_it)))
+    }
+
+    /// As [`work_through_queues`](Self::work_through_queues), with another kind of queue, which
+    /// `make` makes in each thread.
+    pub fn work_through<Q: AnyQueue>(
+        &self,
+        iodepth: usize,
+        aim: impl Fn(usize, &mut Rng) -> Option<Target> + Sync,
+        make: impl Fn() -> Result<Q> + Sync,
+    ) -> Result<Shift<'a>> {
+        self.shift(|job| job.many_at_a_time(iodepth, make()?, &aim))
+    }
+
+    /// As [`work`](Self::work), with `batch` operations of a thread ended by one `flush`. `aim` is
+    /// called with lanes, as for queues. `write` only begins the operation.
+    pub fn work_in_batches(
+        &self,
+        batch: usize,
+        aim: impl Fn(usize, &mut Rng) -> Option<Target> + Sync,
+        write: impl Fn(Target, &[u8]) -> Result<()> + Sync,
+        flush: impl Fn() -> Result<()> + Sync,
+    ) -> Result<Shift<'a>> {
+        self.shift(|job| job.in_batches(batch, &aim, &write, &flush))
     }
 
     fn shift(&self, body: impl Fn(&Job<'_>) -> Result<Done> + Sync) -> Result<Shift<'a>> {

@@ -211,7 +211,7 @@ impl Row {
 /// Rows for tests of the reports.
 #[cfg(test)]
 pub mod examples {
-    use super::super::work::{Backend, Scenario};
+    use super::super::work::{Backend, Scenario, Space};
     use super::*;
     use crate::sizes::Sizes;
     use dioxide::{Durability, Growth};
@@ -227,49 +227,53 @@ pub mod examples {
             tail: None,
             rwmixread: None,
             rate_iops: None,
+            files: None,
+            space: None,
         }
     }
 
     pub fn sync_point() -> Point {
         Point {
             scenario: Scenario::Sync,
-            backend: Backend::System,
             sizes: Sizes::one(65536),
-            numjobs: 64,
             durability: Durability::EveryWrite,
             growth: None,
-            tail: None,
-            rwmixread: None,
-            rate_iops: None,
+            ..append_point(64)
         }
     }
 
     pub fn mixed_point(numjobs: usize) -> Point {
         Point {
             scenario: Scenario::Mixed,
-            backend: Backend::System,
-            sizes: Sizes::one(4096),
-            numjobs,
-            durability: Durability::OnSync,
             growth: None,
-            tail: None,
             rwmixread: Some(70),
-            rate_iops: None,
+            ..append_point(numjobs)
         }
     }
 
     pub fn indirect_point() -> Point {
         Point {
             scenario: Scenario::Indirect,
-            backend: Backend::System,
             sizes: Sizes::one(4 << 20),
-            numjobs: 1,
-            durability: Durability::OnSync,
             growth: None,
-            tail: None,
-            rwmixread: None,
-            rate_iops: None,
+            ..append_point(1)
         }
+    }
+
+    pub fn files_point(files: usize, numjobs: usize) -> Point {
+        Point {
+            scenario: Scenario::Files,
+            durability: Durability::EveryWrite,
+            growth: None,
+            files: Some(files),
+            space: Some(Space::Written),
+            ..append_point(numjobs)
+        }
+    }
+
+    pub fn checkpoint_point(files: usize) -> Point {
+        let durability = Durability::OnSync;
+        Point { scenario: Scenario::Checkpoint, durability, ..files_point(files, 64) }
     }
 
     /// One run per round, each a second long, with these rates. Latencies are 1 us to 1 ms, those

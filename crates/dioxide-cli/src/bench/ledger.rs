@@ -34,6 +34,11 @@ pub enum End {
 pub trait Written: FileExt {
     /// The end of the file.
     fn len(&self) -> io::Result<u64>;
+
+    /// Whether adjacent blocks are on different files, so that each costs a read.
+    fn are_blocks_apart(&self) -> bool {
+        false
+    }
 }
 
 impl Written for File {
@@ -45,6 +50,10 @@ impl Written for File {
 impl Written for Members {
     fn len(&self) -> io::Result<u64> {
         self.len()
+    }
+
+    fn are_blocks_apart(&self) -> bool {
+        self.are_blocks_apart()
     }
 }
 

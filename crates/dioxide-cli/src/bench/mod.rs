@@ -2,10 +2,14 @@
 
 mod append;
 mod backing;
+mod batches;
 mod blocks;
+mod checkpoint;
 pub mod crew;
+mod descriptors;
 pub mod estimate;
 pub mod figures;
+mod files;
 mod group_commit;
 pub mod growing;
 mod indirect;
@@ -22,7 +26,9 @@ mod queued;
 pub mod ratio;
 mod records;
 pub mod rounds;
+mod route;
 mod schedule;
+mod set;
 pub mod stamp;
 mod sync;
 mod tail_block;

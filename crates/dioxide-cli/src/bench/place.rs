@@ -241,7 +241,8 @@ impl Stripe {
     }
 }
 
-const FILL_BYTES: usize = 1 << 20;
+/// One write beforehand.
+pub const FILL_BYTES: usize = 1 << 20;
 /// The header of a member of a striped volume.
 const HEADER_BYTES: usize = 4096;
 /// More than any run writes to a simulated file.

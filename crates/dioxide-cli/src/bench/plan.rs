@@ -1,12 +1,14 @@
 //! The plan: arguments checked against their target, and converted to work.
 
+mod files;
+
 use super::estimate::{self, Length, Trial, Typed};
 use super::indirect::WRITE_BYTES;
 use super::ledger::Ledger;
 use super::place::Place;
 use super::trial::RUNTIME as TRIAL_RUNTIME;
 use super::volume::{BLOCK_BYTES, VOLUME_BYTES, Volume};
-use super::work::{Backend, Pace, Point, Route, Scenario, Units, Work};
+use super::work::{Backend, Pace, Point, Route, Scenario, Space, Units, Work};
 use crate::args;
 use crate::exit::say;
 use crate::output;
@@ -76,7 +78,8 @@ impl Draft {
         typed.count = typed.count.or(row.asked.count);
         typed.runtime = typed.runtime.or(row.asked.runtime_ms.map(Duration::from_millis));
         typed.rounds = typed.rounds.or(u32::try_from(row.rounds_iops.len()).ok());
-        if typed.size_bytes.is_none() && row.asked.size_bytes <= work.size_bytes {
+        let room = one_block_each(&work.rows)..=work.size_bytes;
+        if typed.size_bytes.is_none() && room.contains(&row.asked.size_bytes) {
             typed.size_bytes = Some(row.asked.size_bytes);
             work.size_bytes = row.asked.size_bytes;
         }
@@ -127,6 +130,8 @@ impl Plan {
             Some(args::Scenario::Sync(sync)) => Self::sync(sync),
             Some(args::Scenario::Mixed(mixed)) => Self::mixed(mixed),
             Some(args::Scenario::Indirect(indirect)) => Self::indirect(indirect),
+            Some(args::Scenario::Files(files)) => Self::files(files),
+            Some(args::Scenario::Checkpoint(checkpoint)) => Self::checkpoint(checkpoint),
         }
     }
 
@@ -278,13 +283,15 @@ impl Crews {
         distinct(&[&self.numjobs[..], &self.iodepth].concat())
     }
 
-    /// Each point on all applicable routes.
+    /// Each point on all applicable routes, baselines first.
     fn rows(&self, points: Vec<Point>) -> Vec<(Point, Route)> {
         let routes = |point: Point| {
             let has_threads = self.numjobs.contains(&point.numjobs);
             let threads = point.routes().iter().copied().filter(move |_| has_threads);
-            let queues = self.iodepth.iter().filter_map(move |iodepth| point.queue(*iodepth));
-            threads.chain(queues).map(move |route| (point, route))
+            let queues = self.iodepth.iter().flat_map(move |iodepth| point.queues(*iodepth));
+            let mut routes: Vec<Route> = threads.chain(queues).collect();
+            routes.sort_by_key(|route| route.is_dioxide());
+            routes.into_iter().map(move |route| (point, route))
         };
         points.into_iter().flat_map(routes).collect()
     }
@@ -321,6 +328,8 @@ fn points(
                 tail: None,
                 rwmixread: None,
                 rate_iops,
+                files: None,
+                space: None,
             }));
         }
     }
@@ -452,12 +461,9 @@ fn check_space(place: &Place, needed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The maximum memory for one block per outstanding operation.
+/// The least size for one block per outstanding operation, and per file if there are several.
 fn one_block_each(rows: &[(Point, Route)]) -> u64 {
-    rows.iter()
-        .map(|(point, route)| point.sizes.max_bytes * point.lanes(*route) as u64)
-        .max()
-        .unwrap_or(0)
+    rows.iter().map(|(point, route)| point.least_bytes(*route)).max().unwrap_or(0)
 }
 
 /// Checks that each outstanding operation has space in a file of this size, and that the ledger
@@ -610,6 +616,15 @@ impl From<args::Durability> for Durability {
     }
 }
 
+impl From<args::Space> for Space {
+    fn from(typed: args::Space) -> Self {
+        match typed {
+            args::Space::Written => Self::Written,
+            args::Space::Unwritten => Self::Unwritten,
+        }
+    }
+}
+
 impl From<args::Backend> for Backend {
     fn from(typed: args::Backend) -> Self {
         match typed {
@@ -639,6 +654,7 @@ impl From<args::Growth> for Growth {
 
 #[cfg(test)]
 mod tests {
+    use super::super::trial::is_filled;
     use super::*;
 
     fn simple_rows(bs: &[u64]) -> Rows {
@@ -832,6 +848,15 @@ mod tests {
                     (VOLUME_BYTES as f64, 1024.0 * (write_s + 4096.0 / self.bytes_per_s))
                 }
                 Scenario::Indirect => (VOLUME_BYTES as f64, bs / self.bytes_per_s),
+                Scenario::Files => (FILLED, lanes * each_s),
+                Scenario::Checkpoint => {
+                    let flushes = match route {
+                        Route::OneThread => point.files.unwrap() as f64,
+                        Route::Kernel => point.files.unwrap() as f64 / lanes,
+                        _ => 1.0,
+                    };
+                    (FILLED, flushes * flush_s)
+                }
             };
             let is_counted = point.scenario == Scenario::Indirect;
             let clock = if is_counted { last + flush_s } else { 0.1 + last + flush_s };
@@ -842,7 +867,7 @@ mod tests {
                 after: seconds(reread + 5.0 * flush_s),
                 ops: 1,
                 runtime: TRIAL_RUNTIME,
-                filled_bytes: (point.scenario == Scenario::Mixed).then_some(FILLED as u64),
+                filled_bytes: is_filled(&point, route).then_some(FILLED as u64),
             }
         }
 
@@ -894,12 +919,22 @@ mod tests {
                 assert_eq!((it.count, it.rounds), (None, None));
                 indirect_rows()
             }
+            args::Scenario::Files(it) => {
+                assert_eq!(typed(it.pace, it.size), Typed::default());
+                files::rows(&it)
+            }
+            args::Scenario::Checkpoint(it) => {
+                assert_eq!((it.runtime, it.rounds, it.size), (None, None, None));
+                files::checkpoint_rows(&it)
+            }
         };
         [
             ("append", SIZE_DEFAULT_MAX_BYTES),
             ("sync", 4 << 20),
             ("mixed", MIXED_SIZE_DEFAULT_MAX_BYTES),
             ("indirect", WRITE_BYTES),
+            ("files", files::WRITTEN_DEFAULT_BYTES),
+            ("checkpoint", files::WRITTEN_DEFAULT_BYTES),
         ]
         .map(|(name, size_bytes)| draft(rows(name), size_bytes, TIME_MAX))
         .into()

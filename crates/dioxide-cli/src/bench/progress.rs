@@ -54,7 +54,8 @@ impl Progress {
     pub fn announce(&self, point: &Point, route: Route) {
         let (scenario, durability) = (point.scenario.name(), durability_name(point.durability));
         let (bs, numjobs, route) = (point.sizes, point.threads(route), route.name());
-        self.tell(format!("{scenario} {durability} bs={bs} numjobs={numjobs}: {route}"));
+        let files = point.files.map(|files| format!(" files={files}")).unwrap_or_default();
+        self.tell(format!("{scenario} {durability} bs={bs}{files} numjobs={numjobs}: {route}"));
     }
 
     /// Shows the current step, in words.

@@ -10,7 +10,7 @@ use super::records::{Gaps, Records};
 use super::schedule::Schedule;
 use super::stamp::salt;
 use super::work::{Backend, Point, Route, Scenario, Units, Work};
-use super::{append, indirect, mixed, sync};
+use super::{append, checkpoint, files, indirect, mixed, sync};
 use anyhow::{Context, Result};
 use dioxide::{Durability, Tail};
 use rustix::fs::OFlags;
@@ -54,12 +54,16 @@ impl<'a> Task<'a> {
             Scenario::Sync => sync::run(self),
             Scenario::Mixed => mixed::run(self),
             Scenario::Indirect => indirect::run(self),
+            Scenario::Files => files::run(self),
+            Scenario::Checkpoint => checkpoint::run(self),
         };
         let what = || {
             let (scenario, route) = (self.point.scenario.name(), self.route.name());
             let (numjobs, iodepth) = (self.threads(), self.route.iodepth());
+            let files = self.point.files.map(|files| format!(", {files} files"));
             format!(
-                "{scenario}, {route}, numjobs {numjobs}, iodepth {iodepth}, on {}",
+                "{scenario}, {route}, numjobs {numjobs}, iodepth {iodepth}{}, on {}",
+                files.unwrap_or_default(),
                 self.place.name()
             )
         };

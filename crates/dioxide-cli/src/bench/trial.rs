@@ -4,7 +4,7 @@ use super::estimate::Trial;
 use super::place::Place;
 use super::progress::Progress;
 use super::task::Task;
-use super::work::{Point, Route, Scenario, Work};
+use super::work::{Point, Route, Scenario, Space, Work};
 use crate::interrupt;
 use anyhow::Result;
 use std::time::{Duration, Instant};
@@ -27,10 +27,8 @@ fn of_one(
 ) -> Result<Trial> {
     interrupt::check()?;
     progress.announce(&point, route);
-    let filled_bytes = is_filled(&point, route).then(|| {
-        let one_block_each = point.sizes.max_bytes * point.lanes(route) as u64;
-        work.size_bytes.min(FILLED_MAX_BYTES.max(one_block_each))
-    });
+    let filled_bytes = is_filled(&point, route)
+        .then(|| work.size_bytes.min(FILLED_MAX_BYTES.max(point.least_bytes(route))));
     let runtime = work.runtime.min(RUNTIME);
     let task = Task {
         runtime: if work.count.is_some() { work.runtime } else { runtime },
@@ -53,7 +51,9 @@ fn of_one(
     })
 }
 
-/// Whether a run fills its file beforehand.
-fn is_filled(point: &Point, route: Route) -> bool {
-    point.scenario == Scenario::Mixed || route == Route::Recycled
+/// Whether a run fills its file, or all its files, beforehand.
+pub fn is_filled(point: &Point, route: Route) -> bool {
+    point.scenario == Scenario::Mixed
+        || route == Route::Recycled
+        || point.space == Some(Space::Written)
 }

@@ -1,4 +1,6 @@
-//! The values of a bench: scenario, point, route. No I/O.
+//! The values of a bench: scenario, point, work. No I/O.
+
+pub use super::route::{Route, is_dioxide};
 
 use crate::sizes::Sizes;
 use dioxide::{Durability, Growth, Tail};
@@ -23,30 +25,19 @@ pub enum Scenario {
     Mixed,
     /// One thread rewrites a range of a file that indirect blocks map.
     Indirect,
+    /// N threads write blocks of many files, each write durable.
+    Files,
+    /// All files of a directory are made durable, again and again.
+    Checkpoint,
 }
 
-/// One way to do the work of a scenario: `path` in the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Route {
-    /// A careful program today.
-    Kernel,
-    /// A program that uses fallocate.
-    Preallocated,
-    /// A program that mistakes a larger size for allocated space.
-    Sparse,
-    /// A good log that uses the page cache.
-    BufferedGroup,
-    /// The historical serialisation, simulated in user space.
-    Serialised,
-    /// The library.
-    Dioxide,
-    /// dioxide's positional writes past the end, as programs do that track their offsets
-    /// themselves.
-    Positional,
-    /// Appends over a recycled file, as a new log in its space.
-    Recycled,
-    /// Through queues, each with `iodepth` operations outstanding.
-    Queue { iodepth: usize },
+/// The blocks of a scenario with several files before they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Written before the clock starts, then rewritten.
+    Written,
+    /// Allocated only. Each block is written once.
+    Unwritten,
 }
 
 /// The storage below a bench.
@@ -76,6 +67,10 @@ pub struct Point {
     pub rwmixread: Option<u32>,
     /// The offered load of all threads together. None for closed-loop operation.
     pub rate_iops: Option<u64>,
+    /// The number of files. None for scenarios with one.
+    pub files: Option<usize>,
+    /// Only for scenarios with several files.
+    pub space: Option<Space>,
 }
 
 /// The units of writes on a target.
@@ -211,6 +206,8 @@ impl Scenario {
             Self::Sync => "sync",
             Self::Mixed => "mixed",
             Self::Indirect => "indirect",
+            Self::Files => "files",
+            Self::Checkpoint => "checkpoint",
         }
     }
 }
@@ -224,19 +221,30 @@ impl Point {
             (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => {
                 &[Route::Serialised, Route::Kernel, Route::Dioxide]
             }
+            (_, Scenario::Files) => &[Route::OneThread, Route::Kernel, Route::Dioxide],
+            (_, Scenario::Checkpoint) => {
+                &[Route::OneThread, Route::Kernel, Route::Syncfs { iodepth: 1 }, Route::Dioxide]
+            }
         }
     }
 
-    /// The route through queues with this depth, if the scenario has one.
-    pub fn queue(&self, iodepth: usize) -> Option<Route> {
-        let belongs = self.scenario == Scenario::Mixed || self.numjobs == iodepth;
-        belongs.then_some(Route::Queue { iodepth })
+    /// The routes with this number of outstanding operations in one thread, baselines first.
+    pub fn queues(&self, iodepth: usize) -> Vec<Route> {
+        let queue = Route::Queue { iodepth };
+        match self.scenario {
+            Scenario::Mixed => vec![queue],
+            _ if self.numjobs != iodepth => vec![],
+            Scenario::Files => vec![Route::Uring { iodepth }, Route::Syncfs { iodepth }, queue],
+            _ => vec![queue],
+        }
     }
 
     /// The number of threads of a route.
     pub fn threads(&self, route: Route) -> usize {
         match (route, self.scenario) {
-            (Route::Queue { .. }, Scenario::Append | Scenario::Sync) => 1,
+            (Route::Queue { .. }, Scenario::Append | Scenario::Sync | Scenario::Files) => 1,
+            (Route::OneThread | Route::Uring { .. } | Route::Syncfs { .. }, _) => 1,
+            (Route::Dioxide, Scenario::Checkpoint) => 1,
             _ => self.numjobs,
         }
     }
@@ -245,41 +253,18 @@ impl Point {
     pub fn lanes(&self, route: Route) -> usize {
         self.threads(route) * route.iodepth()
     }
-}
 
-impl Route {
-    /// Whether the library does the work.
-    pub fn is_dioxide(self) -> bool {
-        matches!(self, Self::Dioxide | Self::Positional | Self::Recycled | Self::Queue { .. })
+    /// The least size of the file, or of all files together: a block for each outstanding operation
+    /// and each file. All files have the same length.
+    pub fn least_bytes(&self, route: Route) -> u64 {
+        let lanes = self.lanes(route) as u64;
+        let blocks = match (self.files, self.scenario) {
+            (None, _) => lanes,
+            (Some(files), Scenario::Checkpoint) => files as u64,
+            (Some(files), _) => lanes.next_multiple_of(files as u64),
+        };
+        blocks * self.sizes.max_bytes
     }
-
-    /// The number of outstanding operations per thread.
-    pub fn iodepth(self) -> usize {
-        match self {
-            Self::Queue { iodepth } => iodepth,
-            _ => 1,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Preallocated => "preallocated",
-            Self::Sparse => "sparse",
-            Self::BufferedGroup => "buffered-group",
-            Self::Serialised => "serialised",
-            Self::Dioxide => "dioxide",
-            Self::Positional => "positional",
-            Self::Recycled => "recycled",
-            Self::Queue { .. } => "dioxide-queue",
-        }
-    }
-}
-
-/// Whether the library does the work on the path of this name.
-pub fn is_dioxide(path: &str) -> bool {
-    let ours = [Route::Dioxide, Route::Positional, Route::Recycled, Route::Queue { iodepth: 1 }];
-    ours.iter().any(|route| route.name() == path)
 }
 
 /// The name on the command line.
@@ -315,9 +300,19 @@ pub fn growth_name(growth: Growth) -> &'static str {
     }
 }
 
+/// The name on the command line.
+pub fn space_name(space: Space) -> &'static str {
+    match space {
+        Space::Written => "written",
+        Space::Unwritten => "unwritten",
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::figures::examples::{append_point, mixed_point};
+    use super::super::figures::examples::{
+        append_point, checkpoint_point, files_point, mixed_point,
+    };
     use super::*;
 
     const UNITS: Units = Units { write_bytes: 512, append_bytes: 4096 };
@@ -332,29 +327,43 @@ mod tests {
     fn a_queue_stands_for_as_many_threads() {
         let queue = Route::Queue { iodepth: 64 };
         let (append, mixed) = (append_point(64), mixed_point(2));
-        assert_eq!((append.queue(64), append.queue(16)), (Some(queue), None));
+        assert_eq!((append.queues(64), append.queues(16)), (vec![queue], vec![]));
         assert_eq!((append.threads(queue), append.lanes(queue)), (1, 64));
         assert_eq!((append.threads(Route::Kernel), append.lanes(Route::Kernel)), (64, 64));
-        assert_eq!(mixed.queue(64), Some(queue));
+        assert_eq!(mixed.queues(64), [queue]);
         assert_eq!((mixed.threads(queue), mixed.lanes(queue)), (2, 128));
     }
 
     #[test]
-    fn paths_are_ours_by_their_names() {
-        use Route::*;
-        let all = [
-            Kernel,
-            Preallocated,
-            BufferedGroup,
-            Serialised,
-            Dioxide,
-            Positional,
-            Recycled,
-            Queue { iodepth: 9 },
-        ];
-        for route in all {
-            assert_eq!(is_dioxide(route.name()), route.is_dioxide(), "{}", route.name());
+    fn one_thread_of_many_files_stands_for_as_many_threads() {
+        let files = files_point(100, 64);
+        let queues = files.queues(64);
+        let names: Vec<_> = queues.iter().map(|route| route.name()).collect();
+        assert_eq!(names, ["kernel-uring", "syncfs", "dioxide-queue"]);
+        for route in queues {
+            assert_eq!((files.threads(route), files.lanes(route)), (1, 64), "{}", route.name());
         }
+        assert!(files.queues(63).is_empty() && checkpoint_point(100).queues(63).is_empty());
+        let threads = |point: Point| {
+            let routes = point.routes().iter();
+            routes.map(|route| (route.name(), point.threads(*route))).collect::<Vec<_>>()
+        };
+        assert_eq!(threads(files), [("one-thread", 1), ("kernel", 64), ("dioxide", 64)]);
+        assert_eq!(
+            threads(checkpoint_point(100)),
+            [("one-thread", 1), ("kernel", 64), ("syncfs", 1), ("dioxide", 1)]
+        );
+    }
+
+    #[test]
+    fn every_file_and_every_lane_has_a_block() {
+        let least = |point: Point, route| point.least_bytes(route) / 4096;
+        assert_eq!(least(mixed_point(2), Route::Queue { iodepth: 64 }), 128);
+        assert_eq!(least(files_point(100, 64), Route::Kernel), 100);
+        assert_eq!(least(files_point(48, 64), Route::Kernel), 96, "files are of equal length");
+        assert_eq!(least(files_point(48, 64), Route::OneThread), 48);
+        assert_eq!(least(files_point(1, 64), Route::Uring { iodepth: 64 }), 64);
+        assert_eq!(least(checkpoint_point(48), Route::Kernel), 48);
     }
 
     #[test]

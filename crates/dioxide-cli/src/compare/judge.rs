@@ -167,10 +167,11 @@ pub fn explained_share(own: &Change, other: &Change) -> Option<f64> {
 
 pub const KERNEL: &str = "kernel";
 
-/// Whether a path of threads does the same work with as many threads, or as many as a queue has
-/// outstanding.
+/// Whether a path without dioxide does the same work with as many threads, or as many operations in
+/// flight.
 pub fn is_beside(own: &Key, other: &Key) -> bool {
-    own.work == other.work && [own.numjobs, own.numjobs * own.iodepth].contains(&other.numjobs)
+    let in_flight = |key: &Key| key.numjobs * key.iodepth;
+    own.work == other.work && [own.numjobs, in_flight(own)].contains(&in_flight(other))
 }
 
 /// Paths without dioxide are judged only on request.

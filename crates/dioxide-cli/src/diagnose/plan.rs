@@ -187,7 +187,7 @@ fn others(rw: Rw, last: Point) -> Vec<Route> {
     match rw {
         Rw::Append => [Route::Preallocated, Route::Dioxide]
             .into_iter()
-            .chain(last.queue(last.numjobs))
+            .chain(last.queues(last.numjobs))
             .collect(),
         // Holes are filled in order here, for which dioxide has appends. dioxide leaves other holes
         // as they are.

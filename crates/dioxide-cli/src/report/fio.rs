@@ -7,7 +7,7 @@ use super::{Report, matrix};
 use crate::args::{Outputs, Wanted};
 use crate::bench::figures::{Figures, Row};
 use crate::bench::latency::{Latencies, Timings};
-use crate::bench::work::{Route, Scenario, durability_name};
+use crate::bench::work::{Route, Scenario, Space, durability_name};
 use crate::meter::machine::Machine;
 use crate::output::{self, Text};
 use crate::units;
@@ -246,8 +246,16 @@ fn bs(row: &Row) -> String {
 /// The closest options of fio.
 fn options(row: &Row) -> Pairs<String> {
     let point = row.point;
-    let rw = if point.scenario == Scenario::Mixed { "randrw" } else { "write" };
-    let ioengine = if row.route.is_dioxide() { "dioxide" } else { "psync" };
+    let rw = match (point.scenario, point.space) {
+        (Scenario::Mixed, _) => "randrw",
+        (Scenario::Files, Some(Space::Written)) => "randwrite",
+        _ => "write",
+    };
+    let ioengine = match row.route {
+        Route::Uring { .. } => "io_uring",
+        route if route.is_dioxide() => "dioxide",
+        _ => "psync",
+    };
     let always = [
         ("name", name(row)),
         ("ioengine", ioengine.into()),
@@ -259,10 +267,11 @@ fn options(row: &Row) -> Pairs<String> {
         ("description", format!("{} {}", row.route.name(), durability_name(point.durability))),
     ];
     let sync = (point.durability == Durability::EveryWrite).then(|| ("sync", "dsync".to_owned()));
+    let files = point.files.map(|files| ("nrfiles", files.to_string()));
     let mix = point.rwmixread.map(|percent| ("rwmixread", percent.to_string()));
     let rate = point.rate_iops.map(|rate| ("rate_iops", (rate / point.numjobs as u64).to_string()));
     let mut options = pairs(always);
-    let given = [sync, mix, rate].into_iter().flatten();
+    let given = [sync, files, mix, rate].into_iter().flatten();
     options.0.extend(given.map(|(key, value)| (key.to_owned(), value)));
     options
 }
@@ -405,7 +414,7 @@ fn iodepth_level(iodepth: usize) -> Pairs<f64> {
 mod tests {
     use super::*;
     use crate::args::{Cli, Command};
-    use crate::bench::figures::examples::{append_point, mixed_point, row};
+    use crate::bench::figures::examples::{append_point, files_point, mixed_point, row};
     use crate::bench::work::Point;
     use clap::Parser;
     use serde_json::{Value, json};
@@ -524,6 +533,21 @@ mod tests {
         assert_eq!(
             (&job["read"]["iops_mean"], &job["write"]["iops_mean"]),
             (&json!(700.0), &json!(300.0))
+        );
+    }
+
+    #[test]
+    fn many_files_are_an_option() {
+        let option = |route, key: &str| {
+            let job = &jobs(vec![row(files_point(16, 8), route, &[1000])])[0];
+            job["job options"][key].clone()
+        };
+        assert_eq!(option(Route::Kernel, "nrfiles"), "16");
+        assert_eq!(option(Route::Kernel, "rw"), "randwrite");
+        let engines = [Route::OneThread, Route::Uring { iodepth: 8 }, Route::Dioxide];
+        assert_eq!(
+            engines.map(|route| option(route, "ioengine")),
+            ["psync", "io_uring", "dioxide"]
         );
     }
 

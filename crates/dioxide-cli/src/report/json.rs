@@ -3,11 +3,13 @@
 //! `rounds_` have one value per round, in order.
 
 use super::percentiles::PERCENTILES;
-use super::{Report, beside, rival};
+use super::{Report, SYNCFS, URING, beside, rival};
 use crate::bench::figures::{Figures, Row};
 use crate::bench::latency::{Latencies, Timings};
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Asked, Route, backend_name, durability_name, growth_name, tail_name};
+use crate::bench::work::{
+    Asked, Route, backend_name, durability_name, growth_name, space_name, tail_name,
+};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;
 use dioxide::Stats;
@@ -56,6 +58,10 @@ struct Outcome<'a> {
     growth: Option<&'static str>,
     /// How dioxide packs partial blocks. Only if there are any.
     tail: Option<&'static str>,
+    /// The number of files. Only for scenarios with several.
+    files: Option<usize>,
+    /// Whether their blocks were written before. Only for scenarios with several files.
+    space: Option<&'static str>,
     asked: Asked,
     rounds: usize,
     rounds_iops: Vec<f64>,
@@ -64,7 +70,8 @@ struct Outcome<'a> {
     rounds_cpu_us_per_op: Vec<f64>,
     /// The ratio to the kernel path in the same round.
     rounds_ratio_to_kernel: Option<Vec<f64>>,
-    /// Less than requested if the file was full before.
+    /// Less than requested if the file was full before. For checkpoints, the time of their flushes
+    /// alone.
     runtime_ms: u64,
     iops: f64,
     bw_bytes: f64,
@@ -108,6 +115,9 @@ struct Outcome<'a> {
     ratio_to_preallocated: Option<Ratio>,
     ratio_to_buffered_group: Option<Ratio>,
     ratio_to_serialised: Option<Ratio>,
+    ratio_to_one_thread: Option<Ratio>,
+    ratio_to_kernel_uring: Option<Ratio>,
+    ratio_to_syncfs: Option<Ratio>,
 }
 
 /// The reads of a row, or its writes.
@@ -169,6 +179,8 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         durability: durability_name(row.point.durability),
         growth: row.point.growth.map(growth_name),
         tail: row.point.tail.map(tail_name),
+        files: row.point.files,
+        space: row.point.space.map(space_name),
         asked: row.asked,
         rounds: row.runs.len(),
         rounds_iops: row.runs.iter().map(|run| run.iops).collect(),
@@ -208,6 +220,9 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         ratio_to_preallocated: ratio_to(Route::Preallocated),
         ratio_to_buffered_group: ratio_to(Route::BufferedGroup),
         ratio_to_serialised: ratio_to(Route::Serialised),
+        ratio_to_one_thread: ratio_to(Route::OneThread),
+        ratio_to_kernel_uring: ratio_to(URING),
+        ratio_to_syncfs: ratio_to(SYNCFS),
     }
 }
 
@@ -241,7 +256,10 @@ fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, mixed_point, row, sync_point};
+    use crate::bench::figures::examples::{
+        append_point, checkpoint_point, files_point, mixed_point, row, sync_point,
+    };
+    use crate::bench::work::{Point, Space};
     use crate::meter::filesystem::FileSystem;
     use serde_json::{Value, json};
 
@@ -258,6 +276,12 @@ mod tests {
                 row(sync_point(), Route::Kernel, &[50]),
                 row(mixed_point(2), Route::Dioxide, &[1000]),
                 row(append, Route::Queue { iodepth: 64 }, &[2000, 3000]),
+                row(files_point(16, 4), Route::OneThread, &[50, 100]),
+                row(files_point(16, 8), Route::Uring { iodepth: 8 }, &[200, 200]),
+                row(files_point(16, 8), Route::Dioxide, &[400, 400]),
+                row(files_point(99, 8), Route::Dioxide, &[400, 400]),
+                row(checkpoint_point(7), Route::Syncfs { iodepth: 1 }, &[10, 10]),
+                row(checkpoint_point(7), Route::Dioxide, &[10, 20]),
             ],
         }
     }
@@ -338,6 +362,32 @@ mod tests {
         );
         assert_eq!((&queue["numjobs"], &queue["iodepth"]), (&json!(1), &json!(64)));
         assert_eq!(queue["ratio_to_preallocated"]["median"], 6.25);
+    }
+
+    #[test]
+    fn many_files_are_compared_on_as_many() {
+        let results = &parsed()["results"];
+        let (uring, dioxide, more_files) = (&results[7], &results[8], &results[9]);
+        assert_eq!(
+            (&dioxide["files"], &dioxide["space"]),
+            (&json!(16), &json!("written")),
+            "{dioxide}"
+        );
+        assert_eq!(dioxide["ratio_to_one_thread"]["median"], 6.0, "beside any number of threads");
+        assert_eq!(dioxide["ratio_to_kernel_uring"]["median"], 2.0);
+        assert_eq!(uring["ratio_to_one_thread"]["max"], 4.0);
+        assert!(uring["ratio_to_kernel_uring"].is_null() && uring["numjobs"] == 1);
+        assert!(more_files["ratio_to_one_thread"].is_null(), "{more_files}");
+        assert_eq!(results[11]["ratio_to_syncfs"]["max"], 2.0);
+        assert!(results[0]["files"].is_null() && results[0]["space"].is_null());
+    }
+
+    #[test]
+    fn space_has_a_name() {
+        let point = Point { space: Some(Space::Unwritten), ..files_point(1, 1) };
+        let rows = vec![row(point, Route::Kernel, &[1])];
+        let text = serde_json::to_value(document(&Report { rows, ..report() })).unwrap();
+        assert_eq!(text["results"][0]["space"], "unwritten");
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod table;
 use crate::args::Outputs;
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Backend, Route, Scenario};
+use crate::bench::work::{Backend, Point, Route, Scenario};
 use crate::exit::say;
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
@@ -36,12 +36,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// The rows of each scenario and durability, which are adjacent in `rows`.
+    /// The rows of each scenario and durability, and of each number of files and their space. They
+    /// are adjacent in `rows`.
     fn groups(&self) -> impl Iterator<Item = &[Row]> {
-        self.rows.chunk_by(|one, next| {
-            let (one, next) = (one.point, next.point);
-            (one.scenario, one.durability) == (next.scenario, next.durability)
-        })
+        let group = |row: &Row| {
+            (row.point.scenario, row.point.durability, row.point.files, row.point.space)
+        };
+        self.rows.chunk_by(move |one, next| group(one) == group(next))
     }
 }
 
@@ -59,10 +60,17 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
         (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => {
             &[Route::Kernel, Route::Serialised]
         }
+        (_, Scenario::Files | Scenario::Checkpoint) => {
+            &[Route::OneThread, Route::Kernel, URING, SYNCFS]
+        }
     };
-    let is_there = |route: &Route| rows.iter().any(|row| row.route == *route);
+    let is_there = |route: &Route| rows.iter().any(|row| row.route.is_path_of(*route));
     rivals.iter().copied().filter(is_there).collect()
 }
+
+/// Rivals with any number of outstanding operations.
+const URING: Route = Route::Uring { iodepth: 1 };
+const SYNCFS: Route = Route::Syncfs { iodepth: 1 };
 
 /// The row of each path with the most operations in flight, in the order of measurement.
 fn largest(rows: &[Row]) -> Vec<&Row> {
@@ -87,10 +95,17 @@ fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
     row.ratio_to(beside(rows, row, route)?)
 }
 
-/// The row of another route at the same point.
+/// The row of another path at the same point. One thread is beside any number of threads.
 fn beside<'a>(rows: &'a [Row], row: &Row, route: Route) -> Option<&'a Row> {
-    let is_beside =
-        |other: &&Row| other.point == row.point && other.route == route && route != row.route;
+    let is_beside = |other: &&Row| {
+        let numjobs = match other.route {
+            Route::OneThread => row.point.numjobs,
+            _ => other.point.numjobs,
+        };
+        other.route.is_path_of(route)
+            && !row.route.is_path_of(route)
+            && Point { numjobs, ..other.point } == row.point
+    };
     rows.iter().find(is_beside)
 }
 

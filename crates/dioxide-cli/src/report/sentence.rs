@@ -1,5 +1,7 @@
 //! The closing sentence of a scenario: the result of its table in words.
 
+mod files;
+
 use super::{largest, rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
@@ -16,6 +18,8 @@ pub fn of(rows: &[Row]) -> String {
         (None, _, Scenario::Append | Scenario::Mixed) => by_threads(rows),
         (None, _, Scenario::Sync) => sync_writers(rows),
         (None, _, Scenario::Indirect) => indirect(rows),
+        (None, _, Scenario::Files) => files::writes(rows),
+        (None, _, Scenario::Checkpoint) => files::checkpoints(rows),
     }
 }
 
@@ -50,6 +54,8 @@ fn subject(point: Point) -> String {
         }
         (Scenario::Sync, _) => format!("Sync writes of {bs}"),
         (Scenario::Indirect, _) => format!("Writes of {bs} through indirect blocks"),
+        (Scenario::Files, _) => format!("Durable writes of {bs} to {}", files::of(point)),
+        (Scenario::Checkpoint, _) => format!("Checkpoints of {}, {bs} in each", files::of(point)),
         (Scenario::Mixed, _) => {
             format!(
                 "Mixed reads and writes of {bs}, {} % reads",
@@ -115,12 +121,19 @@ fn comparison(rows: &[Row], dioxide: &Row) -> String {
     let phrases = verdicts(rows, dioxide);
     match phrases.is_empty() {
         true => String::new(),
-        false => format!(
-            " With {}, {} is {}.",
-            crew(dioxide),
-            dioxide.route.name(),
-            phrases.join(", and ")
-        ),
+        false => {
+            format!(" With {}, {} is {}.", crew(dioxide), dioxide.route.name(), joined(&phrases))
+        }
+    }
+}
+
+/// `one, and two`; `one, two, and three`.
+fn joined(phrases: &[String]) -> String {
+    match phrases {
+        [earlier @ .., last] if !earlier.is_empty() => {
+            format!("{}, and {last}", earlier.join(", "))
+        }
+        _ => phrases.concat(),
     }
 }
 
@@ -130,6 +143,8 @@ pub fn crew(row: &Row) -> String {
     let outstanding = match (row.route, count) {
         (Route::Queue { .. }, 1) => format!(" with {iodepth} outstanding"),
         (Route::Queue { .. }, _) => format!(" with {iodepth} outstanding each"),
+        (Route::Uring { .. }, _) => format!(" with {iodepth} outstanding"),
+        (Route::Syncfs { .. }, _) if iodepth > 1 => format!(" in batches of {iodepth}"),
         _ => String::new(),
     };
     threads(count) + &outstanding
@@ -159,7 +174,11 @@ fn verdicts(rows: &[Row], dioxide: &Row) -> Vec<String> {
 fn rival_name(scenario: Scenario, route: Route) -> &'static str {
     match (route, scenario) {
         (Route::Kernel, Scenario::Indirect) => "the loop mount",
+        (Route::Kernel, Scenario::Checkpoint) => "the kernel's threads",
         (Route::Kernel, _) => "the kernel",
+        (Route::OneThread, Scenario::Checkpoint) => "one fdatasync after the other",
+        (Route::OneThread, _) => "one thread",
+        (Route::Uring { .. }, _) => "the kernel's io_uring",
         (Route::Preallocated, _) => "a preallocated file",
         (Route::BufferedGroup, _) => "a buffered group commit",
         (Route::Serialised, Scenario::Indirect) => "one request for each block",

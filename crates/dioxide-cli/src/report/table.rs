@@ -4,7 +4,9 @@ use super::grid::Grid;
 use super::{Report, rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Backend, Point, Scenario, durability_name, growth_name, tail_name};
+use crate::bench::work::{
+    Backend, Point, Scenario, durability_name, growth_name, space_name, tail_name,
+};
 use crate::meter::vmstat::Shares;
 use dioxide_diagnose::words::{counted, nanoseconds, rate, short};
 
@@ -24,6 +26,8 @@ pub fn scenario(scenario: Scenario) -> &'static str {
         Scenario::Sync => "Sync writers",
         Scenario::Mixed => "Mixed reads and writes",
         Scenario::Indirect => "Writes through indirect blocks",
+        Scenario::Files => "Durable writes to files",
+        Scenario::Checkpoint => "Checkpoints",
     }
 }
 
@@ -36,20 +40,21 @@ pub fn conditions(report: &Report, rows: &[Row]) -> String {
         .find_map(|row| row.point.tail)
         .map(|tail| format!(", tail {}", tail_name(tail)));
     let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
+    let files = point.files.map(|files| format!(", {}", counted(files as u64, "file")));
+    let space = point.space.map(|space| format!(", {} space", space_name(space)));
     let rate = point
         .rate_iops
         .map(|iops| format!(", {} offered (lat counts from when each was due)", rate(iops as f64)));
     let length = match point.scenario {
         Scenario::Indirect => counted(rows[0].median(|run| run.ops as f64) as u64, "write"),
+        // Only a part of the time is timed.
+        Scenario::Checkpoint => seconds(rows[0].asked.runtime_ms.unwrap_or(0) as f64 / 1e3),
         _ => seconds(rows[0].median(|run| run.elapsed.as_secs_f64())),
     };
     format!(
-        "{}{}{}{}{}, {}; {} of {length}{}",
+        "{}{}, {}; {} of {length}{}",
         durability_name(point.durability),
-        growth.unwrap_or_default(),
-        tail.unwrap_or_default(),
-        reads.unwrap_or_default(),
-        rate.unwrap_or_default(),
+        [growth, tail, reads, files, space, rate].into_iter().flatten().collect::<String>(),
         place(report, point),
         rounds(rows[0].runs.len()),
         remarks(rows),
@@ -78,7 +83,12 @@ fn remarks(rows: &[Row]) -> String {
         runs.any(|run| run.growing.is_some_and(|growing| growing.growths < GROWTHS_MIN));
     let mut text = String::new();
     if is_cut_short {
-        text += "; some runs filled their file and ended early (see bench append --size)";
+        let point = rows[0].point;
+        let file = if point.files.is_some() { "files" } else { "file" };
+        text += &format!(
+            "; some runs filled their {file} and ended early (see bench {} --size)",
+            point.scenario.name()
+        );
     }
     if grows_little {
         text += "; dioxide grew less than ten times in some runs, so `max growing` is partly \
@@ -179,12 +189,15 @@ fn columns(point: Point) -> Vec<Column> {
                 .concat()
         }
         (_, Scenario::Indirect) => [&INDIRECT[..], &[REQUESTS_PER_WRITE]].concat(),
+        (_, Scenario::Files) => [&NAMES[..], &[IOPS], &LATENCIES, &[CPU_PER_OP], &COSTS].concat(),
+        (_, Scenario::Checkpoint) => [&NAMES[..2], &[IOPS], &LATENCIES, &COSTS].concat(),
     }
 }
 
 /// The columns that a narrow terminal shows, the most important first. Later come the others.
-const IMPORTANT: [&str; 16] = [
+const IMPORTANT: [&str; 19] = [
     "x kernel",
+    "x syncfs",
     "p99",
     CLAT,
     LAT,
@@ -192,6 +205,8 @@ const IMPORTANT: [&str; 16] = [
     "x buffered-group",
     "x serialised",
     "x dioxide",
+    "x kernel-uring",
+    "x one-thread",
     "read iops",
     "write iops",
     "requests/write",
@@ -267,10 +282,10 @@ mod tests {
         assert_eq!([0.02, 0.1, 2.04].map(seconds), ["20 ms", "0.1 s", "2.0 s"]);
     }
     use crate::bench::figures::examples::{
-        append_point, indirect_point, mixed_point, row, sync_point,
+        append_point, checkpoint_point, files_point, indirect_point, mixed_point, row, sync_point,
     };
     use crate::bench::growing::Growing;
-    use crate::bench::work::Route;
+    use crate::bench::work::{Route, Space};
     use crate::meter::filesystem::FileSystem;
     use crate::meter::machine::Machine;
     use std::time::Duration;
@@ -402,6 +417,55 @@ mod tests {
             title_of(rows),
             "Writes through indirect blocks: bs=4 MiB on-sync, an image on ext4; 1 round of 100 \
              writes"
+        );
+    }
+
+    #[test]
+    fn many_files_show_all_rivals() {
+        let point = files_point(1024, 64);
+        let rows = vec![
+            row(point, Route::OneThread, &[100]),
+            row(point, Route::Kernel, &[200]),
+            row(point, Route::Uring { iodepth: 64 }, &[300]),
+            row(point, Route::Syncfs { iodepth: 64 }, &[600]),
+            row(point, Route::Dioxide, &[1200]),
+        ];
+        let text = of(&rows).to_string();
+        let words =
+            |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert!(words(0).ends_with(&[
+            "x",
+            "one-thread",
+            "x",
+            "kernel",
+            "x",
+            "kernel-uring",
+            "x",
+            "syncfs"
+        ]));
+        assert_eq!(words(4)[..4], ["1", "syncfs", "64", "600"], "{text}");
+        let ratios = "12.00 (12.00..12.00) 6.00 (6.00..6.00) 4.00 (4.00..4.00) 2.00 (2.00..2.00)";
+        assert!(words(5).join(" ").ends_with(ratios), "{text}");
+        assert_eq!(
+            title_of(rows),
+            "Durable writes to files: bs=4 KiB every-write, 1024 files, written space, ext4; 1 \
+             round of 1.0 s"
+        );
+    }
+
+    #[test]
+    fn checkpoints_show_no_cpu_time() {
+        let point = Point { space: Some(Space::Unwritten), ..checkpoint_point(1) };
+        let mut rows =
+            vec![row(point, Route::Kernel, &[200_000]), row(point, Route::Dioxide, &[400_000])];
+        let text = of(&rows).to_string();
+        assert!(!text.contains("cpu") && !text.contains("iodepth"), "{text}");
+        assert!(text.contains("flushes/op") && text.contains("2.00 (2.00..2.00)"), "{text}");
+        rows[0].asked.runtime_ms = Some(2000);
+        assert_eq!(
+            title_of(rows),
+            "Checkpoints: bs=4 KiB on-sync, 1 file, unwritten space, ext4; 1 round of 2.0 s; some \
+             runs filled their files and ended early (see bench checkpoint --size)"
         );
     }
 

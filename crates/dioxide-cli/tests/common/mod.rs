@@ -83,7 +83,7 @@ pub fn is_on_one_device(fs: Fs) -> Applies {
 }
 
 /// Every key of a result, applicable or not.
-pub const KEYS: [&str; 52] = [
+pub const KEYS: [&str; 57] = [
     "scenario",
     "path",
     "backend",
@@ -99,6 +99,8 @@ pub const KEYS: [&str; 52] = [
     "durability",
     "growth",
     "tail",
+    "files",
+    "space",
     "asked",
     "rounds",
     "rounds_iops",
@@ -136,4 +138,7 @@ pub const KEYS: [&str; 52] = [
     "ratio_to_preallocated",
     "ratio_to_buffered_group",
     "ratio_to_serialised",
+    "ratio_to_one_thread",
+    "ratio_to_kernel_uring",
+    "ratio_to_syncfs",
 ];

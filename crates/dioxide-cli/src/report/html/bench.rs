@@ -126,11 +126,11 @@ fn rates_of_one(rows: &[Row]) -> Markup {
     });
     let bars: Vec<Bar> = bars.collect();
     let words: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.name, bar.text)).collect();
+    // The first of those with the most threads.
+    let most = rows.iter().rev().max_by_key(|row| row.point.threads(row.route));
+    let crew = most.map(sentence::crew).unwrap_or_default();
     Bars {
-        title: format!(
-            "Operations a second, {}; lines are the range of the rounds",
-            sentence::crew(&rows[0])
-        ),
+        title: format!("Operations a second, {crew}; lines are the range of the rounds"),
         description: words.join(", ") + ".",
         bars,
         full: None,
@@ -143,10 +143,12 @@ const DRAWN: [f64; 11] = [50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 
 
 fn latencies(rows: &[Row]) -> Markup {
     let rows = largest(rows);
-    let crews: Vec<String> = rows
-        .chunk_by(|one, next| sentence::crew(one) == sentence::crew(next))
-        .map(|rows| sentence::crew(rows[0]))
-        .collect();
+    let mut crews: Vec<String> = Vec::new();
+    for crew in rows.iter().map(|row| sentence::crew(row)) {
+        if !crews.contains(&crew) {
+            crews.push(crew);
+        }
+    }
     let curves = rows.into_iter().map(percentile_curve);
     let series: Vec<Series> = curves.filter(|series| !series.points.is_empty()).collect();
     let values = series.iter().flat_map(|series| &series.points).map(|point| point.y);
@@ -220,6 +222,9 @@ pub fn style(path: &str, iodepth: usize) -> Style {
         (Route::Positional, 5),
         (Route::Recycled, 6),
         (Route::Sparse, 8),
+        (Route::OneThread, 6),
+        (Route::Uring { iodepth }, 2),
+        (Route::Syncfs { iodepth }, 3),
         (Route::Queue { iodepth }, if iodepth < DEEP { 9 } else { 7 }),
     ];
     Style(styles.iter().find(|(route, _)| route.name() == path).map_or(0, |(_, style)| *style))
