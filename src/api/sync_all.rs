@@ -3,17 +3,19 @@
 use crate::api::file::File;
 use crate::api::queue::QueueOptions;
 use crate::engine::handle::FileHandle;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::borrow::Borrow;
+
+/// Flushes in flight at a time, of files that do not share one.
+const FLUSHES_BESIDE: usize = 64;
 
 /// Makes everything stable that was acknowledged before the call in any of these files, as
 /// [`File::sync_data`] of each.
 ///
 /// For the checkpoint of a program with many files. Files of one ext4 or XFS file system share one
-/// flush, however many they are. Elsewhere each file has its own flush, and a
-/// [`Queue`](crate::Queue) has them in flight together. For one completion each, queue a
-/// [`sync_data`](crate::Queue::sync_data) of each file and submit them together: they share flushes
-/// in the same way.
+/// flush, however many they are. Elsewhere each file has its own flush, many of them in flight. For
+/// one completion each, queue a [`sync_data`](crate::Queue::sync_data) of each file and submit them
+/// together: they share flushes in the same way.
 ///
 /// ```no_run
 /// # fn example(shards: &[dioxide::File]) -> dioxide::Result<()> {
@@ -27,26 +29,51 @@ use std::borrow::Borrow;
 /// The first error in the order of `files`, as of [`File::sync_data`]. It names its file. The
 /// others are flushed nevertheless.
 pub fn sync_all<F: Borrow<File>>(files: &[F]) -> Result<()> {
-    let depth = files.len();
-    let queue = QueueOptions::new().depth(depth).io_uring(!share_a_flush(files)).open();
-    for (tag, file) in files.iter().enumerate() {
-        queue.sync_data(file.borrow(), tag as u64).expect("there is room for all");
+    let file = |nth: &usize| files[*nth].borrow();
+    let (mut sharing, alone): (Vec<_>, Vec<_>) =
+        (0..files.len()).partition(|nth| share_a_flush(file(nth), file(nth)));
+    let mut failed = flush(files, alone, QueueOptions::new().depth(FLUSHES_BESIDE));
+    while let Some(&first) = sharing.first() {
+        let group;
+        (group, sharing) =
+            sharing.into_iter().partition(|nth| share_a_flush(file(&first), file(nth)));
+        // Without a ring: it would cost more than one flush gains by it.
+        let options = QueueOptions::new().depth(group.len()).io_uring(false).clone();
+        failed.extend(flush(files, group, &options));
     }
-    let first_failed = queue
-        .reap(depth)
-        .filter_map(|done| done.result.err().map(|error| (done.tag, error)))
-        .min_by_key(|(tag, _)| *tag);
+    let first_failed = failed.into_iter().min_by_key(|(nth, _)| *nth);
     first_failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Whether one flush can be that of all files. Then a ring would cost more than it gains.
-fn share_a_flush<F: Borrow<File>>(files: &[F]) -> bool {
-    let mut handles = files.iter().map(|file| file.borrow().inner());
-    let Some(FileHandle::Shared { engine: first, .. }) = handles.next() else { return true };
-    handles.all(|handle| match handle {
-        FileHandle::Shared { engine, .. } => first.shares_flushes_with(engine),
-        FileHandle::Reader(_) => true,
-    })
+/// Flushes some of the files by a queue. Returns the errors, each with the number of its file.
+fn flush<F: Borrow<File>>(
+    files: &[F],
+    some: Vec<usize>,
+    options: &QueueOptions,
+) -> Vec<(usize, Error)> {
+    let (mut left, mut failed) = (some.into_iter().peekable(), Vec::new());
+    if left.peek().is_none() {
+        return failed;
+    }
+    let queue = options.open();
+    while left.peek().is_some() || queue.outstanding() > 0 {
+        while let Some(nth) = left.next_if(|_| queue.outstanding() < queue.depth()) {
+            queue.sync_data(files[nth].borrow(), nth as u64).expect("there is room");
+        }
+        let done = queue.reap(1);
+        failed.extend(done.filter_map(|done| Some((done.tag as usize, done.result.err()?))));
+    }
+    failed
+}
+
+/// Whether one flush can be that of both files.
+fn share_a_flush(one: &File, other: &File) -> bool {
+    match (one.inner(), other.inner()) {
+        (FileHandle::Shared { engine: one, .. }, FileHandle::Shared { engine: other, .. }) => {
+            one.shares_flushes_with(other)
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use crate::rules::flush::SHARERS_MIN;
 use crate::stats::Stats;
 use crate::sync::{spawn, world};
 use crate::sys::probe::Part;
-use std::mem::ManuallyDrop;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -120,14 +119,22 @@ impl Journal for Counted {
     }
 }
 
-/// Durable handles of these files. No registry has them, so they are not closed.
-fn handles_of(files: &[SimFile]) -> Vec<ManuallyDrop<File>> {
+/// Durable handles of files. No registry has them, so they are not closed.
+struct Handles(Vec<File>);
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|file| drop(file.into_handle()));
+    }
+}
+
+fn handles_of(files: &[SimFile]) -> Handles {
     let handle = |(nth, file): (u64, &SimFile)| {
         let (engine, process) = (file.engine.clone(), Process::current());
         let key = Key { dev: u64::MAX, inode: Some(nth), part: Part::Whole };
-        ManuallyDrop::new(File::of(FileHandle::Shared { engine, key, process, durable: true }))
+        File::of(FileHandle::Shared { engine, key, process, durable: true })
     };
-    (0..).zip(files).map(handle).collect()
+    Handles((0..).zip(files).map(handle).collect())
 }
 
 /// The defect: writes of one file in flight counted as other files, so it led shared flushes.
@@ -146,7 +153,7 @@ fn a_queue_on_one_file_shares_no_flush() {
             let queue = Queue::new(64);
             let mut results = Vec::new();
             for tag in 0..400 {
-                queue.write_at(&handles[0], record(1, 1), tag % 63 * BLOCK_BYTES, tag).unwrap();
+                queue.write_at(&handles.0[0], record(1, 1), tag % 63 * BLOCK_BYTES, tag).unwrap();
                 if queue.outstanding() == 64 || tag % 5 == 0 {
                     results.extend(queue.reap(1).map(|done| done.result.map(drop)));
                 }
@@ -194,7 +201,7 @@ fn a_queue_on_many_files_flushes_once_for_all() {
         let queue = Queue::new(files.len());
         let mut results = Vec::new();
         for number in 1..=RECORDS {
-            for (tag, handle) in (0..).zip(&handles) {
+            for (tag, handle) in (0..).zip(&handles.0) {
                 queue.append(handle, record(number, 1), tag).expect("there is room");
             }
             results.extend(queue.reap(files.len()).map(|done| done.result.map(drop)));
