@@ -135,6 +135,9 @@ pub(crate) fn can_commit_for_all(fd: BorrowedFd<'_>, facts: &Facts) -> Result<()
         Ok(probe::EXT) if !has_own_journal(facts.fs) => {
             err("its file system has no journal on the same device")
         }
+        Ok(probe::EXT) if !is_ordered(facts.fs) => {
+            err("its superblock has options that change what a commit covers")
+        }
         Ok(probe::XFS) if has_other_devices(&options) => {
             err("its file system has more than one device")
         }
@@ -159,6 +162,19 @@ pub(crate) fn is_covered(fd: BorrowedFd<'_>) -> Result<(), String> {
             Err(error) => Err(error.to_string()),
         },
     }
+}
+
+/// Whether an ext4 has barriers and ordered data. A mount does not show the defaults of the
+/// superblock (`tune2fs -o`), the file system does.
+fn is_ordered(dev: u64) -> bool {
+    let options = probe::device_name(dev)
+        .map(|device| std::fs::read_to_string(format!("/proc/fs/ext4/{device}/options")));
+    matches!(options, Some(Ok(options)) if says_ordered(&options))
+}
+
+fn says_ordered(options: &str) -> bool {
+    let has = |wanted| options.lines().any(|option| option == wanted);
+    has("barrier") && has("data=ordered") && !has("journal_async_commit")
 }
 
 fn has_other_devices(options: &str) -> bool {
@@ -215,6 +231,14 @@ mod tests {
         assert_eq!(fast_commits(statistics), Some(12));
         assert_eq!(fast_commits("fc stats:\n"), None);
         assert_eq!(fast_commits("something else"), None);
+    }
+
+    #[test]
+    fn an_ext4_says_whether_it_is_ordered() {
+        assert!(says_ordered("rw\nbarrier\ndata=ordered\n"));
+        assert!(!says_ordered("rw\nnobarrier\ndata=ordered\n"), "tune2fs -o nobarrier");
+        assert!(!says_ordered("rw\nbarrier\ndata=writeback\n"));
+        assert!(!says_ordered("rw\nbarrier\njournal_async_commit\ndata=ordered\n"));
     }
 
     #[test]

@@ -137,7 +137,7 @@ fn handles_of(files: &[SimFile]) -> Handles {
     Handles((0..).zip(files).map(handle).collect())
 }
 
-/// The defect: writes of one file in flight counted as other files, so it led shared flushes.
+/// Writes of one file in flight are no other files that share a flush.
 #[test]
 fn a_queue_on_one_file_shares_no_flush() {
     for seed in 0..20 {
@@ -153,8 +153,9 @@ fn a_queue_on_one_file_shares_no_flush() {
             let queue = Queue::new(64);
             let mut results = Vec::new();
             for tag in 0..400 {
-                queue.write_at(&handles.0[0], record(1, 1), tag % 63 * BLOCK_BYTES, tag).unwrap();
-                if queue.outstanding() == 64 || tag % 5 == 0 {
+                let place = tag * 17 % 63 * BLOCK_BYTES;
+                queue.write_at(&handles.0[0], record(1, 1), place, tag).unwrap();
+                if queue.outstanding() >= 16 {
                     results.extend(queue.reap(1).map(|done| done.result.map(drop)));
                 }
             }
@@ -219,13 +220,15 @@ fn a_queue_on_many_files_flushes_once_for_all() {
 /// The defect: those that waited for the flush of another file slept for ever.
 #[test]
 fn files_that_wait_for_a_flush_that_fails_are_wedged() {
-    for seed in 0..20 {
+    for seed in 0..100 {
         let device = Device::new(seed, Settings::default());
         let files = files_on(&device);
-        device.fail(Call::Flush, seed, libc::EIO);
+        device.fail(Call::Flush, seed % 50, libc::EIO);
         let (errors, _) = world::run(seed, || append_beside(&files));
         assert_eq!(errors.len(), files.len(), "each file learns of it");
-        let others = errors.iter().filter(|error| !matches!(error.kind(), ErrorKind::Wedged(_)));
-        assert!(others.count() <= 1, "only the flush that failed has another error");
+        // EIO is that of the flush that failed, and of flushes that ran beside it.
+        let is_told =
+            |error: &Error| matches!(error.kind(), ErrorKind::Wedged(_) | ErrorKind::Os(libc::EIO));
+        assert!(errors.iter().all(is_told), "{errors:?}");
     }
 }
