@@ -9,6 +9,7 @@ use dioxide_powercut::workload::{
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{self, Fs};
 use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials_where};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
@@ -118,6 +119,26 @@ fn a_saved_recording_shows_the_same_losses() -> TrialResult {
     Ok(())
 }
 
+/// The defect: the kernel kept blocks of one cut for the next, while another program had the device
+/// open. So cuts showed losses that no disk had.
+fn a_cut_beside_a_program_that_has_the_device_open_shows_old_blocks() -> TrialResult {
+    let mut volume = Volume::recorded(Fs::Ext4, SIZE_MIN, &[])?;
+    let path = volume.path().join("file");
+    let mut write = |content: &str| {
+        fs::write(&path, content)?;
+        fs::File::open(&path)?.sync_all()?;
+        let disk = volume.disk().expect("it was made with one");
+        std::io::Result::Ok((disk.stats()?.logged, content.to_owned()))
+    };
+    let states = [write("first")?, write("second and longer")?];
+    let _open = fs::File::open(volume.device())?;
+    for (cut, content) in states.iter().chain(&states) {
+        volume.replay(*cut, Keep::Nothing)?;
+        assert_eq!(fs::read_to_string(volume.path().join("file"))?, *content);
+    }
+    Ok(())
+}
+
 fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_dioxide-powercut"))
 }
@@ -193,7 +214,11 @@ fn trials() -> Vec<Trial> {
         CLEAN_FILE.applies,
         first_writes_are_lost_behind_the_flush_of_a_clean_file,
     ));
-    let once: [(&str, Once); 4] = [
+    let once: [(&str, Once); 5] = [
+        (
+            "a_cut_beside_a_program_that_has_the_device_open_shows_old_blocks",
+            a_cut_beside_a_program_that_has_the_device_open_shows_old_blocks,
+        ),
         (
             "a_cut_that_loses_nothing_shows_what_was_never_flushed",
             a_cut_that_loses_nothing_shows_what_was_never_flushed,

@@ -167,6 +167,7 @@ impl Volume {
     pub fn replay(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.unmount()?;
         self.fuse_disk()?.replay(cut, keep)?;
+        self.forget_cached()?;
         self.mount()
     }
 
@@ -175,7 +176,15 @@ impl Volume {
     pub fn replay_again(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.unmount()?;
         self.fuse_disk()?.replay_again(cut, keep)?;
+        self.forget_cached()?;
         self.mount()
+    }
+
+    /// Lets the kernel forget the blocks of the device. It does so when the last program closes the
+    /// device, and a program beside this one may have it open.
+    fn forget_cached(&self) -> io::Result<()> {
+        let args = ["--flushbufs".as_ref(), self.device()];
+        command::run(TOOL_LIMIT, "blockdev", args).map(drop)
     }
 
     fn fuse_disk(&self) -> io::Result<&FuseDisk> {

@@ -103,7 +103,7 @@ static void many_files_are_flushed_together(void)
     enum { FILES = 10 };
     struct dioxide_file *files[FILES];
     for (int number = 0; number < FILES; number++) {
-        char name[16];
+        char name[16] = {0};
         snprintf(name, sizeof name, "many-%d", number);
         files[number] = fresh(name);
         EXPECT(dioxide_append(files[number], name, sizeof name), 0);
