@@ -119,8 +119,8 @@ fn a_saved_recording_shows_the_same_losses() -> TrialResult {
     Ok(())
 }
 
-/// The defect: the kernel kept blocks of one cut for the next, while another program had the device
-/// open. So cuts showed losses that no disk had.
+/// The defect: the kernel kept blocks of one power cut for the next, while another program had the
+/// device open. So power cuts showed losses that no disk had.
 fn a_cut_beside_a_program_that_has_the_device_open_shows_old_blocks() -> TrialResult {
     let mut volume = Volume::recorded(Fs::Ext4, SIZE_MIN, &[])?;
     let path = volume.path().join("file");
