@@ -118,6 +118,7 @@ fn a_wedged_file_system_is_refused_until_it_is_mounted_anew(fs: Fs) -> TrialResu
         assert_tidy(path, next.end())?;
         assert_all_there(&fs::read(path)?, &[next]);
     }
+    volume.repair()?;
     volume.fsck()?;
     Ok(())
 }

@@ -8,6 +8,7 @@
 
 use super::probe::{self, Facts, Part};
 use rustix::fs::{IFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,7 +31,7 @@ pub(crate) struct JournalFile {
 impl JournalFile {
     /// Makes one in the directory of a file. Returns the reason in words if that is not possible.
     pub fn beside(fd: BorrowedFd<'_>, facts: &Facts, descriptor_min: u32) -> Result<Self, String> {
-        let fast_commits = fast_commits_of(facts.fs)?;
+        let fast_commits = fast_commits_of(facts.fs, descriptor_min)?;
         let directory = directory_of(fd).map_err(|error| format!("its directory: {error}"))?;
         let file = make_nameless(&directory, descriptor_min)
             .map_err(|error| format!("no nameless file in {}: {error}", directory.display()))?;
@@ -84,12 +85,14 @@ pub(crate) fn warn_of_fast_commits() {
 
 /// The statistics of fast commits of an ext4. None on another file system, and before Linux 5.10,
 /// which has no fast commits.
-fn fast_commits_of(dev: u64) -> Result<Option<File>, String> {
+fn fast_commits_of(dev: u64, descriptor_min: u32) -> Result<Option<File>, String> {
     let device = probe::device_name(dev).ok_or("the name of its device is not visible")?;
-    match File::open(format!("/proc/fs/ext4/{device}/fc_info")) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("the statistics of fast commits: {error}")),
+    let path = format!("/proc/fs/ext4/{device}/fc_info");
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match super::open(Path::new(&path), flags, Mode::empty(), descriptor_min) {
+        Ok(file) => Ok(Some(file.into())),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(format!("the statistics of fast commits: {errno}")),
     }
 }
 

@@ -124,7 +124,7 @@ fn a_saved_recording_shows_the_same_losses() -> TrialResult {
 fn a_cut_beside_a_program_that_has_the_device_open_shows_old_blocks() -> TrialResult {
     let mut volume = Volume::recorded(Fs::Ext4, SIZE_MIN, &[])?;
     let path = volume.path().join("file");
-    let mut write = |content: &str| {
+    let write = |content: &str| {
         fs::write(&path, content)?;
         fs::File::open(&path)?.sync_all()?;
         let disk = volume.disk().expect("it was made with one");

@@ -191,6 +191,17 @@ impl Volume {
         self.disk().ok_or_else(|| io::Error::other("this volume has no FUSE disk below"))
     }
 
+    /// Repairs an ext file system that has recorded an error. Its mount then leaves files that were
+    /// deleted while they were open to e2fsck.
+    pub fn repair(&mut self) -> io::Result<()> {
+        self.remount()?;
+        self.unmount()?;
+        if matches!(self.fs, Fs::Ext4 | Fs::Ext4NoJournal | Fs::Ext3) {
+            repair_fs(self.device())?;
+        }
+        self.mount()
+    }
+
     /// Runs the file system's own checker. An error if it finds anything.
     ///
     /// Remounts it twice: first to replay its log, which a read-only checker cannot do. Does
