@@ -40,6 +40,11 @@ impl Syscall {
 }
 
 impl Syscall {
+    /// Whether it wraps a copy of a descriptor with a lease, as under the preload library.
+    pub fn has_lease_of_caller(&self) -> bool {
+        self.leased
+    }
+
     /// Checks the caller's lease. A process that was stopped longer than the lease-break time has
     /// lost it, and another program may have written since.
     fn check_callers_lease(&self) -> io::Result<()> {

@@ -364,7 +364,7 @@ fn make_engine(
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }
-    let journal = journal(&fs, file.as_fd(), &facts, request.descriptor_min)
+    let journal = journal(&fs, file.backend(), &facts, request.descriptor_min)
         .inspect_err(|why| {
             log::debug!("dioxide: {}: has flushes of its own: {why}", shown(&**path));
         })
@@ -387,10 +387,14 @@ fn make_engine(
 /// The journal by which a file shares flushes. If it does not, returns the reason in words.
 fn journal(
     fs: &FileSystems,
-    fd: BorrowedFd<'_>,
+    file: &Syscall,
     facts: &Facts,
     descriptor_min: u32,
 ) -> Result<Arc<dyn Journal>, String> {
+    if file.has_lease_of_caller() {
+        return Err("a program that does not know the library has no file of it".into());
+    }
+    let fd = file.as_fd();
     let check = || sys::journal::can_commit_for_all(fd, facts);
     let make = || {
         let file = JournalFile::beside(fd, facts, descriptor_min)?;
