@@ -73,7 +73,7 @@ impl AsFd for JournalFile {
 }
 
 /// Says once that fdatasync may lose data there.
-pub(crate) fn warn_of_fast_commits() {
+fn warn_of_fast_commits() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         log::warn!(

@@ -385,12 +385,7 @@ fn durable_writes_to_many_files() {
         let output = run(&line);
         expect_code(&output, 0);
         let results = results(&output);
-        let expected = [1, 5].into_iter().flat_map(|files| {
-            paths.clone().map(move |(path, numjobs)| [files.into(), path.into(), numjobs.into()])
-        });
-        let expected: Vec<[Value; 3]> = expected.collect();
-        let found = keys_of(&results, ["files", "path", "numjobs"]);
-        assert_eq!(found, expected.iter().map(|it| it.each_ref()).collect::<Vec<_>>());
+        assert_has_rows(&results, [1, 5], paths.clone());
         for result in &results {
             assert_eq!(
                 (&result["scenario"], &result["durability"], &result["space"]),
@@ -411,6 +406,20 @@ fn durable_writes_to_many_files() {
     }
 }
 
+/// Each path, with its number of threads, for each number of files.
+fn assert_has_rows(
+    results: &[Value],
+    files: [i32; 2],
+    paths: impl Iterator<Item = (&'static str, i32)> + Clone,
+) {
+    let expected = files.into_iter().flat_map(|files| {
+        paths.clone().map(move |(path, numjobs)| [files.into(), path.into(), numjobs.into()])
+    });
+    let expected: Vec<[Value; 3]> = expected.collect();
+    let found = keys_of(results, ["files", "path", "numjobs"]);
+    assert_eq!(found, expected.iter().map(|it| it.each_ref()).collect::<Vec<_>>());
+}
+
 #[test]
 fn checkpoints_of_many_files() {
     let dir = fresh_dir();
@@ -424,12 +433,7 @@ fn checkpoints_of_many_files() {
         expect_code(&output, 0);
         let results = results(&output);
         let paths = [("one-thread", 1), ("kernel", 4), ("syncfs", 1), ("dioxide", 1)];
-        let expected = [3, 20].into_iter().flat_map(|files| {
-            paths.map(move |(path, numjobs)| [files.into(), path.into(), numjobs.into()])
-        });
-        let expected: Vec<[Value; 3]> = expected.collect();
-        let found = keys_of(&results, ["files", "path", "numjobs"]);
-        assert_eq!(found, expected.iter().map(|it| it.each_ref()).collect::<Vec<_>>());
+        assert_has_rows(&results, [3, 20], paths.into_iter());
         for result in &results {
             assert_eq!(
                 (&result["scenario"], &result["durability"], &result["space"]),

@@ -82,6 +82,7 @@ impl Job<'_> {
 mod tests {
     use super::super::blocks::{Blocks, Places};
     use super::super::crew::Crew;
+    use super::super::crew::examples;
     use super::super::ledger::Ledger;
     use super::super::schedule::Schedule;
     use super::super::target::Direction;
@@ -93,15 +94,7 @@ mod tests {
     const BS: u64 = 4096;
 
     fn crew(ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        Crew {
-            threads: 1,
-            bs_max_bytes: BS,
-            runtime,
-            schedule: None,
-            ledger,
-            disk: None,
-            watching: None,
-        }
+        examples::crew(1, BS, ledger, runtime)
     }
 
     fn ledger() -> Ledger {

@@ -229,6 +229,17 @@ fn missed(schedule: Schedule, done: &[Done], end: Duration) -> impl Iterator<Ite
     })
 }
 
+/// Crews for tests.
+#[cfg(test)]
+pub mod examples {
+    use super::*;
+
+    pub fn crew(threads: usize, bs_max_bytes: u64, ledger: &Ledger, runtime: Duration) -> Crew<'_> {
+        let (schedule, disk, watching) = (None, None, None);
+        Crew { threads, bs_max_bytes, runtime, schedule, ledger, disk, watching }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::blocks::{Blocks, Places};
@@ -245,15 +256,7 @@ mod tests {
     }
 
     fn crew(ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        Crew {
-            threads: 8,
-            bs_max_bytes: BS,
-            runtime,
-            schedule: None,
-            ledger,
-            disk: None,
-            watching: None,
-        }
+        examples::crew(8, BS, ledger, runtime)
     }
 
     #[test]
