@@ -41,7 +41,7 @@ const ENGINE_ROWS: &[&[&str]] = &[
     &["token"],
     &["inbox"],
     &["waiter"],
-    &["packing", "reading"],
+    &["packing", "placement", "reading"],
     &["io"],
     &["core"],
     &["recover"],

@@ -1,6 +1,7 @@
 //! The journal of a file system, for the shared flush of its files.
 
 use super::ring::RingFile;
+use crate::rules::flush::Reach;
 use crate::sys::journal::JournalFile;
 use std::fmt::Debug;
 use std::io;
@@ -11,10 +12,15 @@ use std::os::fd::AsFd;
 pub(crate) trait Journal: Debug + Send + Sync {
     /// Adds a change to the journal.
     fn join(&self) -> io::Result<()>;
-    /// Commits that change, and all changes of all files that came before, and flushes the device.
+    /// Flushes the device. If a change has joined, commits it before, and all changes of all files
+    /// that came before it.
     fn commit(&self) -> io::Result<()>;
     /// Returns whether each commit until now was one of all files.
     fn commits_all(&self) -> io::Result<bool>;
+    /// The least reach of a shared flush whose failure the kernel reports.
+    fn least_reach(&self) -> Reach {
+        Reach::Device
+    }
     /// The file whose fsync commits, for a ring.
     fn ring_file(&self) -> RingFile<'_>;
 }
@@ -30,6 +36,10 @@ impl Journal for JournalFile {
 
     fn commits_all(&self) -> io::Result<bool> {
         self.commits_fast().map(|fast| !fast)
+    }
+
+    fn least_reach(&self) -> Reach {
+        if self.reports_flushes() { Reach::Device } else { Reach::FileSystem }
     }
 
     fn ring_file(&self) -> RingFile<'_> {

@@ -14,6 +14,7 @@ mod thread_pool;
 pub(crate) mod uring;
 
 use crate::buffer::Segment;
+use crate::rules::committed::Place;
 use crate::rules::merge::Refusals;
 use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
@@ -22,6 +23,7 @@ use ring::{Division, Io, RingFile};
 use smallvec::{SmallVec, smallvec};
 use std::fmt::Debug;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 /// A job for another thread.
@@ -68,6 +70,12 @@ pub struct Stamp {
     pub changed: (i64, u64),
 }
 
+/// The most places of one look.
+pub const PLACES_MAX: usize = 16;
+
+/// The places of one look.
+pub type Places = SmallVec<[Place; 1]>;
+
 /// The stamps of each file that holds the data.
 pub type Stamps = SmallVec<[Stamp; 1]>;
 
@@ -100,6 +108,11 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Returns the allocated extents that end above `from`, in order. May include extents below.
     fn extents(&self, from: u64) -> io::Result<Vec<Extent>>;
+    /// Writes back as [`write_back`](Self::write_back). Then returns the first [`PLACES_MAX`]
+    /// places of the range where the file has written blocks of its own, in order.
+    fn places(&self, _range: Range<u64>) -> io::Result<Places> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
     /// Deallocates the range, which then reads as zeros. The size stays.
     fn punch_hole(&self, _start: u64, _end: u64) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))

@@ -1,7 +1,7 @@
 //! The backend of plain system calls on one descriptor.
 
 use super::ring::RingFile;
-use super::{Backend, Exclusion, Job, Stamp, Stamps};
+use super::{Backend, Exclusion, Job, PLACES_MAX, Places, Stamp, Stamps};
 use crate::buffer::Segment;
 use crate::rules::marker;
 use crate::rules::recovery::Extent;
@@ -11,6 +11,7 @@ use crate::sys::lease::{Lease, Refused};
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use smallvec::{SmallVec, smallvec};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A regular file or block device, open with O_DIRECT. All threads read the descriptor: it is
@@ -107,6 +108,10 @@ impl Backend for Syscall {
 
     fn extents(&self, from: u64) -> io::Result<Vec<Extent>> {
         sys::fiemap::extents(self.fd.as_fd(), from)
+    }
+
+    fn places(&self, range: Range<u64>) -> io::Result<Places> {
+        sys::fiemap::places::<PLACES_MAX>(self.fd.as_fd(), range)
     }
 
     fn punch_hole(&self, start: u64, end: u64) -> io::Result<()> {

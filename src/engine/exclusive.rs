@@ -81,7 +81,7 @@ impl Engine {
         queue::settle_own();
         let _alone = self.gate.shut();
         self.stop_grower();
-        let result = change();
+        let result = self.placement.change(change);
         self.lock().resume_growth();
         result
     }
@@ -384,7 +384,8 @@ impl Engine {
         let attempt = {
             let takes =
                 if marker.prepared == Prepared::Zeroed { Takes::Long } else { Takes::Short };
-            truncate(&*self.backend, len, &theirs, takes, || self.end_of_anothers(marker))
+            let look = || self.end_of_anothers(marker);
+            self.placement.change(|| truncate(&*self.backend, len, &theirs, takes, look))
         };
         if !matches!(attempt, Ok(Attempt::Done)) {
             self.restore(marker);

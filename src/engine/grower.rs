@@ -230,7 +230,9 @@ impl Engine {
         }
         let takes = if prepared == Some(Prepared::Zeroed) { Takes::Long } else { Takes::Short };
         // Changed: another program moved the end meanwhile.
-        truncate(&*self.backend, physical, &true, takes, is_ours).map(|_| ())
+        let truncated =
+            self.placement.change(|| truncate(&*self.backend, physical, &true, takes, is_ours));
+        truncated.map(|_| ())
     }
 
     /// Whether something is written above `end`, in space that may be allocated unwritten. The
@@ -244,7 +246,9 @@ impl Engine {
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: SpaceLimits) -> Result<u64> {
-        let grown_to = self.prepare(plan, marker.prepared)?;
+        let prepared = self.prepare(plan, marker.prepared);
+        self.placement.need_commit();
+        let grown_to = prepared?;
         if grown_to < plan.to {
             self.mark(Marker { grown_to, ..marker })?;
         }

@@ -18,6 +18,7 @@ mod io;
 #[cfg(all(test, loom))]
 mod models;
 mod packing;
+mod placement;
 pub(crate) mod process;
 pub(crate) mod queue;
 pub(crate) mod reactor;
@@ -55,6 +56,7 @@ use crate::text::shown;
 use abort::AbortOnPanic;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use packing::Packer;
+use placement::Placement;
 use process::{Ended, FileSystems, Flushing, Process};
 use reactor::Reactor;
 use std::path::Path;
@@ -92,6 +94,7 @@ pub(crate) struct Engine {
     flushes_each_write: bool,
     /// With a journal, a flush may be that of another file.
     journal: Option<Arc<dyn Journal>>,
+    placement: CachePadded<Placement>,
     core: CachePadded<Mutex<Core<Token>>>,
     packer: CachePadded<Packer>,
     /// Copy of the core's `written`, readable without its lock.
@@ -129,6 +132,7 @@ impl Engine {
             writes_through: parts.props.writes_through,
             flushes_each_write,
             journal: parts.journal,
+            placement: CachePadded::default(),
             core: CachePadded(Mutex::new(core)),
             packer: CachePadded(Packer::new(parts.alignment)),
             len: CachePadded(AtomicU64::new(len)),
@@ -205,8 +209,7 @@ impl Engine {
                 let transfer = Transfer::of_write(data.len() as u64, self.alignment.offset)
                     .with_flush(durable);
                 let result = io::write_fully(&*self.backend, segments, offset, transfer);
-                self.judge_write(result, Operation::Write, offset)
-                    .map_err(|failure| fail(failure.kind))
+                self.judge_write(result, offset).map_err(|failure| fail(failure.kind))
             }
             Course::Done(_) => Ok(()),
         }
@@ -417,13 +420,20 @@ impl Engine {
         }
     }
 
-    /// Runs a call as the leader. A durable batch is worth a yield to operations that are about to
-    /// join.
+    /// Runs a call as the leader. A durable batch is worth a yield to operations of the file that
+    /// are about to join.
     fn on_called(self: &Arc<Self>, call: Call, durable: bool) {
-        if durable {
+        if durable && self.may_gather() {
             yield_now();
         }
         self.step(|core, out| core.on_called(call, out));
+    }
+
+    /// Whether other operations of the file may be about to join. While files share flushes, that
+    /// is so only after operations that were answered together.
+    fn may_gather(&self) -> bool {
+        let is_in_company = self.journal.is_some() && self.fs.is_busy();
+        !is_in_company || self.lock().gathers()
     }
 
     fn perform(self: &Arc<Self>, request: Request<Token>) {
@@ -439,9 +449,15 @@ impl Engine {
 
     /// Asks for the turn of a flush that may be shared, as [`FileSystems::share`].
     fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
-        // Only the flush of the file itself would write it back.
-        match flushed(|| self.backend.write_back()) {
-            Ok(()) => self.fs.share(request, others),
+        let needs = self.placement.ask().max(self.journal().least_reach());
+        // Only the flush of the file itself would write it back. Writes in place were written back
+        // before the look.
+        let write_back = || match needs {
+            Reach::Device => Ok(()),
+            Reach::File | Reach::FileSystem => flushed(|| self.backend.write_back()),
+        };
+        match write_back() {
+            Ok(()) => self.fs.share(request, needs, others),
             Err(error) if os_error::is_failed_flush(&error) => {
                 self.fs.wedge(self.cause(Operation::Flush, None, &error));
                 Some((Turn::Refused, request))
@@ -457,7 +473,7 @@ impl Engine {
             Ok(begun) => {
                 let result = match (&request.work, &begun) {
                     (Work::Flush, Begun::Flush(_)) => flushed(|| self.backend.flush()),
-                    (Work::Flush, Begun::Shared(_)) => flushed(|| self.journal().commit()),
+                    (Work::Flush, Begun::Shared(..)) => flushed(|| self.journal().commit()),
                     (Work::Flush, _) => Ok(()),
                     (Work::Write { segments, offset, .. }, _) => io::write_fully(
                         &*self.backend,
@@ -491,15 +507,23 @@ impl Engine {
         match turn {
             Turn::Covered | Turn::Refused => Ok(Begun::Without),
             Turn::Leads(election) => {
-                let Some(flush) = self.fs.lead(election) else { return Ok(Begun::Superseded) };
+                let Some((flush, needs)) = self.fs.lead(election) else {
+                    // It asks again.
+                    self.placement.need_commit();
+                    return Ok(Begun::Superseded);
+                };
                 // After the number is taken: what the flush covers has joined the journal before.
-                if self.journal().join().is_ok() {
-                    return Ok(Begun::Shared(flush));
+                if needs == Reach::Device || self.journal().join().is_ok() {
+                    return Ok(Begun::Shared(flush, needs));
                 }
                 self.fs.end_in_vain(flush, false);
+                self.placement.flush_alone();
                 Ok(Begun::Flush(self.fs.begin_flush()))
             }
             Turn::Alone if work.flushes() || self.flushes_each_write => {
+                if matches!(work, Work::Flush) {
+                    self.placement.flush_alone();
+                }
                 Ok(Begun::Flush(self.fs.begin_flush()))
             }
             Turn::Alone => Ok(Begun::Without),
@@ -541,14 +565,14 @@ impl Engine {
         let (flush, reach) = match begun {
             Begun::Without | Begun::Superseded => return AfterFlush::Final,
             Begun::Flush(flush) => (flush, Reach::File),
-            Begun::Shared(flush) => {
+            Begun::Shared(flush, reach) => {
                 count(&self.counters.flushes, 1);
-                let commits_all = result.is_err() || self.journal().commits_all().unwrap_or(false);
-                if !commits_all {
+                let commits = reach == Reach::FileSystem && result.is_ok();
+                if commits && !self.journal().commits_all().unwrap_or(false) {
                     self.fs.end_in_vain(flush, true);
                     return AfterFlush::FlushesAlone;
                 }
-                (flush, Reach::FileSystem)
+                (flush, reach)
             }
         };
         AfterFlush::Settles(self.fs.end_flush(flush, (result, reach), |error| match work {
@@ -567,16 +591,38 @@ impl Engine {
     }
 
     /// Ends a request, once its result and that of its flush are final.
-    fn end_request(&self, work: Work, result: std::io::Result<()>) -> Result<(), Failure> {
+    fn end_request(&self, mut work: Work, result: std::io::Result<()>) -> Result<(), Failure> {
         if result.is_err() {
             self.undo(&work);
         }
         match work {
-            Work::Flush => self.judge_write(result, Operation::Flush, 0),
-            Work::Write { offset, composed, .. } => {
-                composed.into_iter().for_each(|memory| self.packer.take_back(memory));
-                self.judge_write(result, Operation::Write, offset)
+            Work::Flush => {
+                if self.journal.is_some() {
+                    self.placement.on_flushed(result.is_ok());
+                }
+                self.judge(result, Operation::Flush, 0)
             }
+            Work::Write { offset, ref mut composed, .. } => {
+                composed.take().into_iter().for_each(|memory| self.packer.take_back(memory));
+                self.place(&work, result.is_ok());
+                self.judge(result, Operation::Write, offset)
+            }
+        }
+    }
+
+    /// Records where a write went. A look is worth it only for a flush of the device that others
+    /// share.
+    fn place(&self, work: &Work, succeeded: bool) {
+        match work {
+            Work::Write {
+                offset,
+                sync_method: Some(SyncMethod::SharedFlush),
+                extends: None,
+                ..
+            } if succeeded && self.journal.is_some() && self.fs.is_busy() => {
+                self.placement.on_written(&*self.backend, *offset..offset + work.len())
+            }
+            _ => self.placement.need_commit(),
         }
     }
 
@@ -618,9 +664,15 @@ impl Engine {
         Err(Failure { kind: os_error::kind(&error), cause, wedges: false })
     }
 
+    /// Takes the result of a write without a request: wherever it went, it may need a commit.
+    fn judge_write(&self, result: std::io::Result<()>, offset: u64) -> Result<(), Failure> {
+        self.placement.need_commit();
+        self.judge(result, Operation::Write, offset)
+    }
+
     /// Converts the result of a request for the core. After a failed flush on this file system,
     /// every result is an error.
-    fn judge_write(
+    fn judge(
         &self,
         result: std::io::Result<()>,
         operation: Operation,
@@ -680,8 +732,8 @@ enum Begun {
     Without,
     /// The flush of its file.
     Flush(Flushing),
-    /// The flush of all files.
-    Shared(Flushing),
+    /// The flush of all files, with this reach.
+    Shared(Flushing, Reach),
     /// No flush: another one has taken the lead, so it asks again.
     Superseded,
 }

@@ -62,7 +62,7 @@ pub(crate) struct Process {
 #[derive(Debug, Default)]
 pub(crate) struct FileSystem {
     domain: Mutex<Domain<Request<Token>>>,
-    /// Copy of the number of flushes in the domain, readable without its lock.
+    /// Copy of [`Domain::flushes`], readable without its lock.
     flushes: AtomicUsize,
     flush_ended: Condvar,
     /// Wakers of queues that wait for the end of a flush. Locked with the domain held.
@@ -325,10 +325,15 @@ impl FileSystem {
     }
 
     /// Decides about a flush that may be shared, as [`Domain::share`].
-    fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
+    fn share(
+        &self,
+        request: Request<Token>,
+        needs: Reach,
+        others: usize,
+    ) -> Option<(Turn, Request<Token>)> {
         self.change(|domain| match self.wedged() {
             Some(_) => Some((Turn::Refused, request)),
-            None => domain.share(request, others),
+            None => domain.share(request, needs, others),
         })
     }
 
@@ -427,15 +432,17 @@ impl FileSystems {
         self.0.iter().any(|fs| fs.flushes.load(Ordering::Relaxed) >= SHARERS_MIN)
     }
 
-    /// Decides about a flush that may be shared, beside `others` on the same file system that are
-    /// about to ask as well. Without a turn it waits, and its owner gets it back with one.
+    /// Decides about a flush that may be shared and `needs` that reach. `others` on the same file
+    /// system are about to ask as well. Without a turn it waits, and its owner gets it back with
+    /// one.
     pub(in crate::engine) fn share(
         &self,
         request: Request<Token>,
+        needs: Reach,
         others: usize,
     ) -> Option<(Turn, Request<Token>)> {
         match &self.0[..] {
-            [fs] => fs.share(request, others),
+            [fs] => fs.share(request, needs, others),
             // Each member of a striped volume has other sharers.
             _ => Some((Turn::Alone, request)),
         }
@@ -446,10 +453,12 @@ impl FileSystems {
         Flushing(self.0.iter().map(|fs| fs.begin_flush()).collect())
     }
 
-    /// Begins a shared flush. None if another one has taken the lead.
-    pub fn lead(&self, election: Election) -> Option<Flushing> {
+    /// Begins a shared flush. Returns it with the reach that it needs. None if another one has
+    /// taken the lead.
+    pub fn lead(&self, election: Election) -> Option<(Flushing, Reach)> {
         let [fs] = &self.0[..] else { unreachable!("members share no flushes") };
-        fs.change(|domain| domain.lead(election)).map(|flush| Flushing(smallvec![flush]))
+        let (flush, needs) = fs.change(|domain| domain.lead(election))?;
+        Some((Flushing(smallvec![flush]), needs))
     }
 
     /// Ends a shared flush that committed some files only, so that it covers none. Files share no

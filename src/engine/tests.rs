@@ -1161,6 +1161,7 @@ fn settle(file: &SimFile) -> Result<u64> {
 }
 
 mod beside;
+mod in_place;
 mod orders;
 mod packing;
 mod past_the_end;

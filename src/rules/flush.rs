@@ -97,11 +97,14 @@ pub fn sync_method(context: FlushContext) -> SyncMethod {
 }
 
 /// What a successful flush makes durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// The finished writes of its file.
     File,
-    /// The finished writes of all files of the file system.
+    /// The finished writes into committed extents, of all files of the file system: it flushes the
+    /// device.
+    Device,
+    /// The finished writes of all files of the file system: it commits the journal as well.
     FileSystem,
 }
 
@@ -114,16 +117,18 @@ pub enum Reach {
 pub struct Ledger {
     next: u64,
     running: BTreeSet<u64>,
-    /// Successful flushes of the whole file system: the number of each, and the last flush that ran
-    /// beside it.
-    ended: Vec<(u64, u64)>,
-    /// The last of them that counts.
-    covered_to: u64,
+    /// Successful shared flushes: the number and reach of each, and the last flush that ran beside
+    /// it.
+    ended: Vec<(u64, Reach, u64)>,
+    /// The last shared flush that counts.
+    flushed_to: u64,
+    /// The last one that counts and has committed the journal.
+    committed_to: u64,
 }
 
 impl Ledger {
-    /// Returns the number of the next flush to begin. If that one reaches the whole file system, it
-    /// covers everything finished by now.
+    /// Returns the number of the next flush to begin. If that one is shared, it covers everything
+    /// within its reach that is finished by now.
     pub fn ticket(&self) -> u64 {
         self.next + 1
     }
@@ -139,16 +144,16 @@ impl Ledger {
     /// number up to which flushes ran beside it.
     pub fn end(&mut self, flush: u64, reached: Option<Reach>) -> u64 {
         self.running.remove(&flush);
-        if reached == Some(Reach::FileSystem) {
-            self.ended.push((flush, self.next));
+        if let Some(reach @ (Reach::Device | Reach::FileSystem)) = reached {
+            self.ended.push((flush, reach, self.next));
         }
         let oldest = self.running.first().copied().unwrap_or(u64::MAX);
-        let covered_to = &mut self.covered_to;
-        self.ended.retain(|&(flush, beside)| {
-            let counts = beside < oldest;
-            *covered_to = if counts { flush.max(*covered_to) } else { *covered_to };
-            !counts
-        });
+        for (flush, reach, _) in self.ended.extract_if(.., |(.., beside)| *beside < oldest) {
+            self.flushed_to = self.flushed_to.max(flush);
+            if reach == Reach::FileSystem {
+                self.committed_to = self.committed_to.max(flush);
+            }
+        }
         self.next
     }
 
@@ -157,15 +162,19 @@ impl Ledger {
         self.running.first().is_some_and(|&oldest| oldest <= last)
     }
 
-    /// Returns whether a flush of the whole file system has covered this ticket.
-    pub fn covers(&self, ticket: u64) -> bool {
-        ticket <= self.covered_to
+    /// Returns whether a shared flush with at least this reach has covered the ticket.
+    pub fn covers(&self, ticket: u64, reach: Reach) -> bool {
+        ticket <= if reach == Reach::FileSystem { self.committed_to } else { self.flushed_to }
     }
 }
 
 /// From this many flushes at once on, files share one. Below it each file flushes itself: the
 /// kernel and the device merge a few concurrent flushes, and a lone writer needs one call.
 pub const SHARERS_MIN: usize = 4;
+
+/// So many shared flushes later one commits, whatever they need. ext4 compares the numbers of its
+/// commits in 31 bits: fsync of a file whose last commit is further back flushes nothing.
+const WITHOUT_COMMIT_MAX: u32 = 4096;
 
 /// How a flush goes on that may be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,15 +199,27 @@ pub struct Election(u64);
 #[derive(Clone, Debug)]
 pub struct Domain<T> {
     ledger: Ledger,
-    waiting: Vec<(u64, T)>,
+    waiting: Vec<Waiting<T>>,
     /// The number of the last shared flush that began.
     last: u64,
     phase: Phase,
     /// The last election.
     election: Election,
+    /// Number of flushes that the last shared ones were for. Their threads soon need another.
+    cohort: usize,
+    /// Number of shared flushes since one committed the journal.
+    without_commit: u32,
     /// Flushes are not shared any more.
     is_apart: bool,
     sharers_min: usize,
+}
+
+/// A flush that waits.
+#[derive(Clone, Debug)]
+struct Waiting<T> {
+    ticket: u64,
+    needs: Reach,
+    flush: T,
 }
 
 /// The state of the shared flush.
@@ -207,6 +228,7 @@ enum Phase {
     Idle,
     /// Its leader is called and has not begun it. One that is not prompt may be busy elsewhere.
     Called {
+        needs: Reach,
         is_prompt: bool,
     },
     Running,
@@ -216,8 +238,18 @@ impl<T> Default for Domain<T> {
     fn default() -> Self {
         let (ledger, waiting) = (Ledger::default(), Vec::new());
         let (phase, election) = (Phase::Idle, Election::default());
-        let (is_apart, sharers_min) = (false, SHARERS_MIN);
-        Self { ledger, waiting, last: 0, phase, election, is_apart, sharers_min }
+        let (cohort, without_commit, is_apart) = (0, 0, false);
+        Self {
+            ledger,
+            waiting,
+            last: 0,
+            phase,
+            election,
+            cohort,
+            without_commit,
+            is_apart,
+            sharers_min: SHARERS_MIN,
+        }
     }
 }
 
@@ -226,29 +258,41 @@ impl<T> Domain<T> {
         &self.ledger
     }
 
-    /// Number of flushes in flight or waiting.
+    /// Number of flushes in flight or waiting, or expected soon.
     pub fn flushes(&self) -> usize {
+        self.cohort.max(self.out())
+    }
+
+    /// Number of flushes in flight or waiting.
+    fn out(&self) -> usize {
         self.ledger.running.len() + self.waiting.len()
     }
 
-    /// Decides about a flush that begins beside `others`, which are about to ask as well. Without a
-    /// turn it waits: [`release`](Self::release) returns it. It takes the lead over from a leader
-    /// that is not prompt.
-    pub fn share(&mut self, flush: T, others: usize) -> Option<(Turn, T)> {
-        let few = self.flushes() + others + 1 < self.sharers_min;
+    /// Whether so few flushes at once are not shared.
+    fn is_few(&self, flushes: usize) -> bool {
+        self.cohort.max(flushes) < self.sharers_min
+    }
+
+    /// Decides about a flush that `needs` that reach, beside `others` that are about to ask as
+    /// well. Without a turn it waits: [`release`](Self::release) returns it. It takes the lead over
+    /// from a leader that is not prompt.
+    pub fn share(&mut self, flush: T, needs: Reach, others: usize) -> Option<(Turn, T)> {
+        let few = self.is_few(self.out() + others + 1);
         match self.phase {
             _ if self.is_apart => Some((Turn::Alone, flush)),
             Phase::Idle if few => Some((Turn::Alone, flush)),
-            Phase::Idle | Phase::Called { is_prompt: false } => Some((self.elect(true), flush)),
-            Phase::Called { is_prompt: true } | Phase::Running => {
-                self.waiting.push((self.ledger.ticket(), flush));
+            Phase::Idle | Phase::Called { is_prompt: false, .. } => {
+                Some((self.elect(needs, true), flush))
+            }
+            Phase::Called { is_prompt: true, .. } | Phase::Running => {
+                self.waiting.push(Waiting { ticket: self.ledger.ticket(), needs, flush });
                 None
             }
         }
     }
 
-    fn elect(&mut self, is_prompt: bool) -> Turn {
-        self.phase = Phase::Called { is_prompt };
+    fn elect(&mut self, needs: Reach, is_prompt: bool) -> Turn {
+        self.phase = Phase::Called { needs, is_prompt };
         self.election.0 += 1;
         Turn::Leads(self.election)
     }
@@ -258,23 +302,34 @@ impl<T> Domain<T> {
         self.ledger.begin()
     }
 
-    /// Records the submission of a shared flush, and returns its number. None if another flush has
-    /// taken the lead: then the elected one asks again.
-    pub fn lead(&mut self, election: Election) -> Option<u64> {
-        if !matches!(self.phase, Phase::Called { .. }) || self.election != election {
+    /// Records the submission of a shared flush. Returns its number, and the reach that those which
+    /// wait need. None if another flush has taken the lead: then the elected one asks again.
+    pub fn lead(&mut self, election: Election) -> Option<(u64, Reach)> {
+        let Phase::Called { needs, .. } = self.phase else { return None };
+        if self.election != election {
             return None;
         }
+        let needs = self.waiting.iter().map(|waiting| waiting.needs).fold(needs, Reach::max);
+        self.without_commit += 1;
+        let is_due = self.without_commit >= WITHOUT_COMMIT_MAX;
+        let needs = if is_due { Reach::FileSystem } else { needs };
+        if needs == Reach::FileSystem {
+            self.without_commit = 0;
+        }
         self.phase = Phase::Running;
+        // The first to come back leads at once, alone. Half of the others are expected after it.
+        self.cohort = (1 + self.waiting.len()).max(self.cohort / 2);
         self.last = self.ledger.begin();
-        Some(self.last)
+        Some((self.last, needs))
     }
 
     /// Records the end of a flush, as [`Ledger::end`]. [`release`](Self::release) follows.
     pub fn end(&mut self, flush: u64, reached: Option<Reach>) -> u64 {
         if flush == self.last && self.phase == Phase::Running {
             self.phase = Phase::Idle;
-            // Without that reach, those that waited for it need another.
-            self.last = if reached == Some(Reach::FileSystem) { flush } else { 0 };
+            // If it reached no other file, those that waited for it need another.
+            let is_shared = reached.is_some_and(|reach| reach > Reach::File);
+            self.last = if is_shared { flush } else { 0 };
         }
         self.ledger.end(flush, reached)
     }
@@ -282,34 +337,38 @@ impl<T> Domain<T> {
     /// Ends sharing: a flush of one file covers no other file here.
     pub fn part(&mut self) {
         self.is_apart = true;
+        self.cohort = 0;
     }
 
     /// Takes the waiting flushes that go on now, each with its turn: those that are covered, and
     /// the leader of the next shared flush. Prefers a leader that begins as soon as it is called.
     pub fn release(&mut self, is_prompt: impl Fn(&T) -> bool) -> Vec<(Turn, T)> {
-        let is_covered = |(ticket, _): &mut (u64, T)| self.ledger.covers(*ticket);
+        let is_covered = |it: &mut Waiting<T>| self.ledger.covers(it.ticket, it.needs);
         let covered = self.waiting.extract_if(.., is_covered);
-        let mut released: Vec<_> = covered.map(|(_, flush)| (Turn::Covered, flush)).collect();
+        let mut released: Vec<_> = covered.map(|it| (Turn::Covered, it.flush)).collect();
         if self.phase != Phase::Idle {
             return released;
         }
         // Those up to the last shared flush wait until it counts.
-        let wait = self.waiting.partition_point(|(ticket, _)| *ticket <= self.last);
-        if self.is_apart || self.flushes() - wait < self.sharers_min {
+        let wait = self.waiting.partition_point(|it| it.ticket <= self.last);
+        let soonest = self.waiting[wait..].iter().position(|it| is_prompt(&it.flush));
+        // Those that are expected are worth a leader only if that one begins at once.
+        let out = self.out() - wait;
+        let is_few = if soonest.is_some() { self.is_few(out) } else { out < self.sharers_min };
+        if self.is_apart || is_few {
             let from = if self.is_apart { 0 } else { wait };
             let alone = self.waiting.drain(from..);
-            released.extend(alone.map(|(_, flush)| (Turn::Alone, flush)));
+            released.extend(alone.map(|it| (Turn::Alone, it.flush)));
         } else if wait < self.waiting.len() {
-            let soonest = self.waiting[wait..].iter().position(|(_, flush)| is_prompt(flush));
-            let (_, leader) = self.waiting.remove(wait + soonest.unwrap_or(0));
-            released.push((self.elect(soonest.is_some()), leader));
+            let leader = self.waiting.remove(wait + soonest.unwrap_or(0));
+            released.push((self.elect(leader.needs, soonest.is_some()), leader.flush));
         }
         released
     }
 
     /// Takes all waiting flushes: the file system is wedged.
     pub fn release_all(&mut self) -> Vec<T> {
-        self.waiting.drain(..).map(|(_, flush)| flush).collect()
+        self.waiting.drain(..).map(|it| it.flush).collect()
     }
 }
 
@@ -458,6 +517,11 @@ mod tests {
         }
     }
 
+    /// Every third flush needs a commit.
+    fn needs(asked: u32) -> Reach {
+        if asked.is_multiple_of(3) { Reach::FileSystem } else { Reach::Device }
+    }
+
     /// Some files, their flushes, and the events that can happen next.
     #[derive(Clone)]
     struct Sharing {
@@ -467,8 +531,8 @@ mod tests {
         called: Vec<(u32, Election)>,
         /// The number, reach and time of each flush in flight.
         running: Vec<(u64, Reach, u32)>,
-        /// Successful shared flushes: the time of each, and those that ran beside it.
-        ended: Vec<(u32, Vec<u64>)>,
+        /// Successful shared flushes: the time and reach of each, and those that ran beside it.
+        ended: Vec<(u32, Reach, Vec<u64>)>,
         waiting: Vec<u32>,
         covered: usize,
     }
@@ -482,7 +546,7 @@ mod tests {
 
         fn asks(&mut self) {
             self.now += 1;
-            let turn = self.domain.share(self.now, 0);
+            let turn = self.domain.share(self.now, needs(self.now), 0);
             self.goes_on(turn, true);
         }
 
@@ -502,8 +566,10 @@ mod tests {
                             let out = |beside: &Vec<u64>| {
                                 self.running.iter().any(|(number, ..)| beside.contains(number))
                             };
-                            let mut covers = self.ended.iter().filter(|(_, beside)| !out(beside));
-                            assert!(covers.any(|(begun, _)| *begun > asked), "{asked}");
+                            let mut covers = self.ended.iter().filter(|(begun, reach, beside)| {
+                                *begun > asked && *reach >= needs(asked) && !out(beside)
+                            });
+                            assert!(covers.next().is_some(), "{asked}");
                             self.covered += 1;
                         }
                     }
@@ -516,9 +582,9 @@ mod tests {
             self.now += 1;
             let (number, reach, begun) = self.running.remove(index);
             let reach = if is_fast { Reach::File } else { reach };
-            if reach == Reach::FileSystem {
+            if reach > Reach::File {
                 let beside = self.running.iter().map(|(number, ..)| *number).collect();
-                self.ended.push((begun, beside));
+                self.ended.push((begun, reach, beside));
             }
             self.domain.end(number, Some(reach));
             if is_fast {
@@ -534,12 +600,13 @@ mod tests {
             let is_last = index + 1 == self.called.len();
             let (asked, election) = self.called.remove(index);
             match self.domain.lead(election) {
-                Some(number) => {
+                Some((number, reach)) => {
                     assert!(is_last, "the last election is valid");
-                    self.running.push((number, Reach::FileSystem, self.now));
+                    assert!(reach >= needs(asked), "{asked}");
+                    self.running.push((number, reach, self.now));
                 }
                 None => {
-                    let turn = self.domain.share(asked, 0);
+                    let turn = self.domain.share(asked, needs(asked), 0);
                     match turn {
                         None => self.waiting.push(asked),
                         turn => self.goes_on(turn, true),
@@ -562,7 +629,7 @@ mod tests {
             }
             for index in 0..self.running.len() {
                 then(&|next| next.ends(index, false));
-                if self.running[index].1 == Reach::FileSystem {
+                if self.running[index].1 > Reach::File {
                     then(&|next| next.ends(index, true));
                 }
             }
@@ -596,9 +663,11 @@ mod tests {
     #[test]
     fn a_wedge_releases_all_that_wait() {
         let mut domain = Domain { sharers_min: 1, ..Domain::default() };
-        let Some((Turn::Leads(election), 1)) = domain.share(1, 0) else { panic!("it leads") };
-        let flush = domain.lead(election).expect("none took the lead over");
-        assert_eq!(domain.share(2, 0), None);
+        let Some((Turn::Leads(election), 1)) = domain.share(1, Reach::Device, 0) else {
+            panic!("it leads")
+        };
+        let (flush, _) = domain.lead(election).expect("none took the lead over");
+        assert_eq!(domain.share(2, Reach::Device, 0), None);
         domain.end(flush, None);
         assert_eq!(domain.release_all(), [2]);
     }
@@ -607,16 +676,20 @@ mod tests {
     #[test]
     fn a_leader_that_is_late_loses_the_lead() {
         let mut domain = Domain { sharers_min: 1, ..Domain::default() };
-        let Some((Turn::Leads(first), 1)) = domain.share(1, 0) else { panic!("it leads") };
-        let flush = domain.lead(first).expect("none took the lead over");
-        assert_eq!(domain.share(2, 0), None);
+        let Some((Turn::Leads(first), 1)) = domain.share(1, Reach::Device, 0) else {
+            panic!("it leads")
+        };
+        let (flush, _) = domain.lead(first).expect("none took the lead over");
+        assert_eq!(domain.share(2, Reach::Device, 0), None);
         domain.end(flush, Some(Reach::FileSystem));
         let late = match domain.release(|_| false)[..] {
             [(Turn::Leads(late), 2)] => late,
             ref other => panic!("{other:?}"),
         };
-        let Some((Turn::Leads(prompt), 3)) = domain.share(3, 0) else { panic!("it leads") };
-        assert_eq!(domain.share(4, 0), None, "a prompt leader keeps the lead");
+        let Some((Turn::Leads(prompt), 3)) = domain.share(3, Reach::Device, 0) else {
+            panic!("it leads")
+        };
+        assert_eq!(domain.share(4, Reach::Device, 0), None, "a prompt leader keeps the lead");
         assert_eq!(domain.lead(late), None);
         assert!(domain.lead(prompt).is_some());
         assert_eq!(domain.lead(late), None);

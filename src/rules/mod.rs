@@ -3,6 +3,7 @@
 //! A rule imports no other rule, except as `RULE_ARROWS` in `tests/tidy.rs` permits.
 
 pub mod bounce;
+pub mod committed;
 pub mod flush;
 pub mod growth;
 pub mod map;

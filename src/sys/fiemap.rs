@@ -1,16 +1,20 @@
 //! The extents of a file, by FIEMAP. SEEK_HOLE is unsuitable: it reports cached pages as data.
 
+use crate::rules::committed::Place;
 use crate::rules::recovery::Extent;
+use smallvec::SmallVec;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const BATCH: usize = 256;
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const EXTENT_LAST: u32 = 0x1;
 const EXTENT_UNWRITTEN: u32 = 0x800;
+const EXTENT_MERGED: u32 = 0x1000;
 
 /// `struct fiemap_extent` of linux/fiemap.h.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct RawExtent {
     logical: u64,
@@ -21,16 +25,16 @@ struct RawExtent {
     reserved: [u32; 3],
 }
 
-/// `struct fiemap` with room for a batch.
+/// `struct fiemap` with room for `N` extents.
 #[repr(C)]
-struct Request {
+struct Request<const N: usize> {
     start: u64,
     length: u64,
     flags: u32,
     mapped_extents: u32,
     extent_count: u32,
     reserved: u32,
-    extents: [RawExtent; BATCH],
+    extents: [RawExtent; N],
 }
 
 /// Returns the allocated extents that end above `from`, in order.
@@ -51,26 +55,61 @@ pub(crate) fn extents(fd: BorrowedFd<'_>, from: u64) -> io::Result<Vec<Extent>> 
     }
 }
 
-fn map(fd: BorrowedFd<'_>, start: u64) -> io::Result<Box<Request>> {
-    // _IOWR('f', 11, struct fiemap), with the size of the 32 bytes before the extents.
-    const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
+/// Returns the first `N` places of the range where the file has written blocks of its own. Writes
+/// cached pages back before: that may move blocks, and direct writes may leave some.
+pub(crate) fn places<const N: usize>(
+    fd: BorrowedFd<'_>,
+    range: Range<u64>,
+) -> io::Result<SmallVec<[Place; 1]>> {
+    let mut request = Request::<N> {
+        start: range.start,
+        length: range.end - range.start,
+        flags: FIEMAP_FLAG_SYNC,
+        mapped_extents: 0,
+        extent_count: N as u32,
+        reserved: 0,
+        extents: [RawExtent::default(); N],
+    };
+    fill(fd, &mut request)?;
+    let found = &request.extents[..request.mapped_extents as usize];
+    Ok(found.iter().filter_map(|raw| raw.place_in(&range)).collect())
+}
+
+impl RawExtent {
+    /// The part in the range, if it is written and belongs to this file alone.
+    fn place_in(&self, range: &Range<u64>) -> Option<Place> {
+        let start = self.logical.max(range.start);
+        let end = (self.logical + self.length).min(range.end);
+        let is_plain = self.flags & !(EXTENT_LAST | EXTENT_MERGED) == 0 && start < end;
+        is_plain.then(|| Place { start, end, physical: self.physical + (start - self.logical) })
+    }
+}
+
+fn map(fd: BorrowedFd<'_>, start: u64) -> io::Result<Box<Request<BATCH>>> {
     // 14 KiB, too large for a small stack: it is built on the heap.
-    let mut request: Box<Request> = zeroed();
+    let mut request: Box<Request<BATCH>> = zeroed();
     request.start = start;
     request.length = u64::MAX - start;
     request.flags = FIEMAP_FLAG_SYNC;
     request.extent_count = BATCH as u32;
-    // SAFETY: the request has the kernel's layout, and contains the capacity of its extent array.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, &mut *request) };
-    if result == 0 { Ok(request) } else { Err(io::Error::last_os_error()) }
+    fill(fd, &mut request)?;
+    Ok(request)
 }
 
-fn zeroed() -> Box<Request> {
-    let layout = std::alloc::Layout::new::<Request>();
+fn fill<const N: usize>(fd: BorrowedFd<'_>, request: &mut Request<N>) -> io::Result<()> {
+    // _IOWR('f', 11, struct fiemap), with the size of the 32 bytes before the extents.
+    const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
+    // SAFETY: the request has the kernel's layout, and contains the capacity of its extent array.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, request) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn zeroed() -> Box<Request<BATCH>> {
+    let layout = std::alloc::Layout::new::<Request<BATCH>>();
     // SAFETY: the layout is not empty. The memory comes from the global allocator with that layout.
     // Zeros are a valid request: it has only numbers.
     unsafe {
-        let memory = std::alloc::alloc_zeroed(layout).cast::<Request>();
+        let memory = std::alloc::alloc_zeroed(layout).cast::<Request<BATCH>>();
         if memory.is_null() {
             std::alloc::handle_alloc_error(layout);
         }

@@ -26,6 +26,7 @@ pub(crate) struct JournalFile {
     /// The statistics of fast commits, on an ext4 that may have them. Kept open: a process may have
     /// no descriptor left later.
     fast_commits: Option<File>,
+    reports_flushes: bool,
 }
 
 impl JournalFile {
@@ -38,7 +39,8 @@ impl JournalFile {
         if rustix::fs::fstat(&file).map(|stat| stat.st_dev) != Ok(facts.fs) {
             return Err("its directory is on another file system".into());
         }
-        let journal = Self { file, fast_commits };
+        let reports_flushes = reports_flushes(&file);
+        let journal = Self { file, fast_commits, reports_flushes };
         match journal.commits_fast() {
             Ok(false) => Ok(journal),
             Ok(true) => {
@@ -56,6 +58,11 @@ impl JournalFile {
         Ok(rustix::fs::futimens(&self.file, &times)?)
     }
 
+    /// Whether fsync returns the error of a flush without a commit.
+    pub fn reports_flushes(&self) -> bool {
+        self.reports_flushes
+    }
+
     /// Whether the file system has made fast commits. Those commit the changes of one file.
     pub fn commits_fast(&self) -> io::Result<bool> {
         let Some(statistics) = &self.fast_commits else { return Ok(false) };
@@ -70,6 +77,16 @@ impl AsFd for JournalFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// XFS drops that error before Linux 6.0.
+fn reports_flushes(file: &OwnedFd) -> bool {
+    let is_ext = matches!(probe::kind_of_file_system(file.as_fd()), Ok(probe::EXT));
+    is_ext || is_from_6(&rustix::system::uname().release().to_string_lossy())
+}
+
+fn is_from_6(release: &str) -> bool {
+    release.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|it| it >= 6)
 }
 
 /// Says once that fdatasync may lose data there.
@@ -234,6 +251,12 @@ mod tests {
         assert_eq!(fast_commits(statistics), Some(12));
         assert_eq!(fast_commits("fc stats:\n"), None);
         assert_eq!(fast_commits("something else"), None);
+    }
+
+    #[test]
+    fn only_new_kernels_report_each_flush_of_xfs() {
+        assert!(is_from_6("6.0.0") && is_from_6("6.18.44+") && is_from_6("10.1"));
+        assert!(!is_from_6("5.19.17-generic") && !is_from_6("4.14") && !is_from_6(""));
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Workloads of a plain program with many files, which makes the writes of several files durable
-//! with one flush. They show which flush is enough. No code of dioxide runs in them.
+//! Workloads that write blocks of many files, and make the writes of several files durable with one
+//! flush.
 //!
-//! Writers write blocks of random files, and report each write. A flusher takes all reports,
-//! flushes once, and marks the reported blocks as stable. Some writers report late. Then the write
-//! reported last need not be the last one in the journal.
+//! Those of a plain program show which flush is enough. Writers write blocks of random files, and
+//! report each write. A flusher takes all reports, flushes once, and marks the reported blocks as
+//! stable. Some writers report late. Then the write reported last need not be the last one in the
+//! journal. With [`Flush::Dioxide`], dioxide decides which flush is enough.
 //!
 //! A loop device has one worker for each blkio cgroup, and a flush holds up the requests behind it
 //! in its worker. So each thread is in a cgroup of its own ([`Cgroups`]). Else a flush that covers
@@ -11,7 +12,7 @@
 
 use crate::mark::{Act, Mark};
 use crate::{BLOCK, SECTOR};
-use dioxide::Buffer;
+use dioxide::{Buffer, Durability, Growth, OpenOptions};
 use dioxide_testkit::fuse_disk::Marks;
 use dioxide_testkit::records::{Random, Stamp};
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT};
@@ -57,6 +58,8 @@ pub enum Flush {
     Ticket,
     /// syncfs.
     FileSystem,
+    /// Each write is a durable one of dioxide. There are no flushers.
+    Dioxide,
     /// Nothing.
     None,
 }
@@ -114,7 +117,7 @@ impl Play<'_> {
     ///
     /// If a call fails.
     pub fn run(&self) {
-        let files: Vec<File> = (0..self.scheme.files).map(|file| self.make(file)).collect();
+        let files: Vec<Target> = (0..self.scheme.files).map(|file| self.make(file)).collect();
         let clean = File::create(self.dir.join("clean")).expect("the clean file");
         clean.sync_all().expect("it syncs");
         rustix::fs::syncfs(&clean).expect("the file system syncs");
@@ -139,7 +142,7 @@ impl Play<'_> {
         });
     }
 
-    fn make(&self, number: u64) -> File {
+    fn make(&self, number: u64) -> Target {
         let mut options = fs::OpenOptions::new();
         let options = options.write(true).create(true).custom_flags(libc::O_DIRECT);
         let file = options.open(path_of(self.dir, number)).expect("a file");
@@ -154,7 +157,12 @@ impl Play<'_> {
             }
         }
         file.sync_all().expect("it syncs");
-        file
+        if self.scheme.flush != Flush::Dioxide {
+            return Target::Plain(file);
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).durability(Durability::EveryWrite).growth(Growth::None);
+        Target::Dioxide(Box::new(options.open(path_of(self.dir, number)).expect("it opens")))
     }
 
     fn mark(&self, file: u64, act: Act) {
@@ -162,7 +170,7 @@ impl Play<'_> {
     }
 
     /// Writes blocks of random files. Each writer has its own blocks of each file.
-    fn write(&self, writer: u64, files: &[File], reports: &Mutex<Reports>, changed: &Condvar) {
+    fn write(&self, writer: u64, files: &[Target], reports: &Mutex<Reports>, changed: &Condvar) {
         let mut random = Random::new(self.seed << 8 | writer);
         let mut versions = vec![0; (self.scheme.files * BLOCKS) as usize];
         for _ in 0..self.records * WRITES_PER_RECORD {
@@ -174,9 +182,9 @@ impl Play<'_> {
             self.mark(file, Act::Begin { block, version: report.version });
             let content = content(report);
             let written = &files[file as usize];
-            written.write_all_at(&content, block * BLOCK as u64).expect("it writes");
-            if self.scheme.flush == Flush::OwnFile {
-                written.sync_data().expect("it syncs");
+            written.write(&content, block * BLOCK as u64).expect("it writes");
+            if matches!(self.scheme.flush, Flush::OwnFile | Flush::Dioxide) {
+                written.sync().expect("it syncs");
                 self.mark(file, Act::Stable { block, version: report.version });
                 continue;
             }
@@ -192,7 +200,7 @@ impl Play<'_> {
     }
 
     /// Flushes for all that was reported before, until the writers have ended.
-    fn flush(&self, files: &[File], clean: &File, reports: &Mutex<Reports>, changed: &Condvar) {
+    fn flush(&self, files: &[Target], clean: &File, reports: &Mutex<Reports>, changed: &Condvar) {
         loop {
             let waits = |all: &mut Reports| all.finished.is_empty() && all.writers_left > 0;
             let mut all =
@@ -202,8 +210,8 @@ impl Play<'_> {
             changed.notify_all();
             let Some(last) = taken.last() else { return };
             match self.scheme.flush {
-                Flush::OwnFile => unreachable!("its writers report nothing"),
-                Flush::LastFile => files[last.file as usize].sync_data().expect("it syncs"),
+                Flush::OwnFile | Flush::Dioxide => unreachable!("its writers report nothing"),
+                Flush::LastFile => files[last.file as usize].sync().expect("it syncs"),
                 Flush::CleanFile => clean.sync_data().expect("it syncs"),
                 Flush::Ticket => ticket(clean).expect("it syncs"),
                 Flush::FileSystem => rustix::fs::syncfs(clean).expect("it syncs"),
@@ -212,6 +220,29 @@ impl Play<'_> {
             for Report { file, block, version } in taken {
                 self.mark(file, Act::Stable { block, version });
             }
+        }
+    }
+}
+
+/// A file that is written.
+enum Target {
+    Plain(File),
+    /// Each write is durable.
+    Dioxide(Box<dioxide::File>),
+}
+
+impl Target {
+    fn write(&self, content: &[u8], offset: u64) -> io::Result<()> {
+        match self {
+            Target::Plain(file) => file.write_all_at(content, offset),
+            Target::Dioxide(file) => file.write_at(content, offset).map_err(io::Error::other),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self {
+            Target::Plain(file) => file.sync_data(),
+            Target::Dioxide(_) => Ok(()),
         }
     }
 }

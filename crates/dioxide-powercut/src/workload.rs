@@ -117,6 +117,8 @@ pub const WORKLOADS: &[Workload] = &[
     honest("frames-plain", everywhere, |player| append_frames(player, Growth::None)),
     on_all("files", everywhere, files::append_unwritten),
     on_all("files-zeroed", where_zeros_grow, files::append_zeroed),
+    shared("blocks", Space::Unwritten, Flush::Dioxide),
+    shared("blocks-zeroed", Space::Zeros, Flush::Dioxide),
     shared("plain-own-flush", Space::Unwritten, Flush::OwnFile),
     shared("plain-zeros-last-file", Space::Zeros, Flush::LastFile),
     shared("plain-zeros-clean-file", Space::Zeros, Flush::CleanFile),

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -166,6 +167,7 @@ impl Volume {
     /// Mounts the state after a power cut at this position of the recording ([`FuseDisk::replay`]).
     pub fn replay(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.unmount()?;
+        self.await_end()?;
         self.fuse_disk()?.replay(cut, keep)?;
         self.forget_cached()?;
         self.mount()
@@ -175,9 +177,18 @@ impl Volume {
     /// ([`FuseDisk::replay_again`]).
     pub fn replay_again(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.unmount()?;
+        self.await_end()?;
         self.fuse_disk()?.replay_again(cut, keep)?;
         self.forget_cached()?;
         self.mount()
+    }
+
+    /// Waits until the file system has ended. A mount namespace of another program may be a copy of
+    /// this one and keep it. Then the next mount would show the old state.
+    fn await_end(&self) -> io::Result<()> {
+        retry(PATIENCE, || {
+            File::options().read(true).custom_flags(libc::O_EXCL).open(self.device()).map(drop)
+        })
     }
 
     /// Lets the kernel forget the blocks of the device. It does so when the last program closes the

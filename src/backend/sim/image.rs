@@ -1,7 +1,10 @@
 //! One state of a simulated file system: names, sizes, markers, and blocks with their content.
 
+use crate::backend::{PLACES_MAX, Places};
+use crate::rules::committed::Place;
 use crate::rules::recovery::Extent;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The block size of the simulated file system, in bytes.
@@ -188,5 +191,18 @@ impl Inode {
             }
         }
         extents
+    }
+
+    /// The written places of a range. A block that is freed and allocated again is at the same
+    /// place of the device.
+    pub fn places(&self, range: Range<u64>) -> Places {
+        let mut places = Places::new();
+        for extent in self.extents().into_iter().filter(|extent| extent.written) {
+            let (start, end) = (extent.start.max(range.start), extent.end.min(range.end));
+            if start < end && places.len() < PLACES_MAX {
+                places.push(Place { start, end, physical: start });
+            }
+        }
+        places
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use state::Piece;
 
 use super::journal::Journal;
 use super::ring::RingFile;
-use super::{Backend, Job};
+use super::{Backend, Job, Places};
 use crate::buffer::Segment;
 use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle, world};
@@ -33,7 +33,7 @@ use smallvec::{SmallVec, smallvec};
 use state::{Snapshot, State};
 use std::fmt;
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -527,6 +527,10 @@ impl Backend for Sim {
 
     fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
         Ok(self.device.state().live.inode(self.inode).extents())
+    }
+
+    fn places(&self, range: Range<u64>) -> io::Result<Places> {
+        Ok(self.device.state().live.inode(self.inode).places(range))
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind};
 use crate::rules::flush::{Flushes, Generation, SyncMethod};
 use crate::rules::growth::{Need, Plan, Planner};
 use crate::rules::marker::{Identity, Marker, Mode, Prepared};
-use crate::rules::merge::{FULL_REQUESTS_MAX, Limits, Refusals, Span};
+use crate::rules::merge::{self, FULL_REQUESTS_MAX, Limits, Refusals, Span};
 use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 use crate::sys::probe::{Facts, is_without_journal};
@@ -492,6 +492,11 @@ impl<T: Clone + PartialEq> Core<T> {
                 self.start_flush(out);
             }
         }
+    }
+
+    /// Whether operations that were answered together may be about to come back together.
+    pub fn gathers(&self) -> bool {
+        merge::gathers(self.cohort, true)
     }
 
     /// Runs a call: its leader is awake.

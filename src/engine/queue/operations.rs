@@ -10,7 +10,7 @@ use crate::engine::io::Transfer;
 use crate::engine::reader::Reader;
 use crate::engine::reading::Reading;
 use crate::engine::token::Token;
-use crate::error::{ErrorKind, Operation, Result};
+use crate::error::{ErrorKind, Result};
 use crate::os_error;
 use crate::rules::flush::SHARERS_MIN;
 use crate::sync::inflight::InFlightTicket;
@@ -294,11 +294,7 @@ impl Driver {
             }
             _ => {
                 let written = operation.bytes;
-                let judged = engine.judge_write(
-                    result.map(drop),
-                    Operation::Write,
-                    what.offset().unwrap_or(0),
-                );
+                let judged = engine.judge_write(result.map(drop), what.offset().unwrap_or(0));
                 judged.map(|()| written).map_err(|failure| fail(failure.kind))
             }
         };

@@ -129,7 +129,7 @@ impl Driver {
             return self.transfers.performed(id, result);
         }
         let io = match purpose {
-            Purpose::Request(_, Begun::Shared(_)) => return self.commit(id),
+            Purpose::Request(_, Begun::Shared(..)) => return self.commit(id),
             Purpose::Request(request, _) => io_of(&request.work, &part, dsync),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations.pending[*number];

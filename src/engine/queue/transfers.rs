@@ -98,7 +98,7 @@ impl Transfers {
     /// Whether one of them is a flush, or carries one.
     pub fn any_flushes(&self) -> bool {
         let flushes = |running: &Running| {
-            matches!(running.purpose, Purpose::Request(_, Begun::Flush(_) | Begun::Shared(_)))
+            matches!(running.purpose, Purpose::Request(_, Begun::Flush(_) | Begun::Shared(..)))
         };
         self.running.iter().any(|(_, running)| flushes(running))
     }

@@ -11,41 +11,59 @@ use crate::rules::flush::SHARERS_MIN;
 use crate::stats::Stats;
 use crate::sync::{spawn, world};
 use crate::sys::probe::Part;
+use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-const FILES: u64 = 4 * SHARERS_MIN as u64;
-const RECORDS: u64 = 12;
+pub(super) const FILES: u64 = 4 * SHARERS_MIN as u64;
+pub(super) const RECORDS: u64 = 12;
 
-fn file_on(device: &Arc<Device>, nth: u64, fs: &FileSystems) -> SimFile {
+fn file_on(device: &Arc<Device>, nth: u64, fs: &FileSystems, journal: Arc<dyn Journal>) -> SimFile {
     let inode = device.find(&format!("file-{nth}"), true).expect("created");
     let (disk, props) = (Disk(Sim::new(device.clone(), inode)), props(Some(Prepared::Unwritten)));
-    let journal = SimJournal::of(device.clone());
     open_in(disk, props, fs.clone(), Some(journal)).expect("in order")
 }
 
 fn files_on(device: &Arc<Device>) -> Vec<SimFile> {
+    files_with(device, &SimJournal::of(device.clone()))
+}
+
+pub(super) fn files_with<J: Journal + 'static>(
+    device: &Arc<Device>,
+    journal: &Arc<J>,
+) -> Vec<SimFile> {
     let fs = FileSystems::default();
-    (0..FILES).map(|nth| file_on(device, nth, &fs)).collect()
+    (0..FILES).map(|nth| file_on(device, nth, &fs, journal.clone())).collect()
 }
 
 /// Appends records durably in a thread for each file, until one fails. Returns the first errors.
-fn append_beside(files: &[SimFile]) -> Vec<Error> {
+pub(super) fn append_beside(files: &[SimFile]) -> Vec<Error> {
+    in_threads(files, 1..=RECORDS, |engine, number| {
+        engine.append(&record(number, 1), true).map(drop)
+    })
+}
+
+/// Does something for each number in a thread for each file, until it fails. Returns the first
+/// errors.
+pub(super) fn in_threads(
+    files: &[SimFile],
+    numbers: RangeInclusive<u64>,
+    act: fn(&Arc<Engine>, u64) -> crate::error::Result<()>,
+) -> Vec<Error> {
     let errors = Arc::new(Mutex::new(Vec::new()));
     let threads = files.iter().map(|file| {
-        let (engine, errors) = (file.engine.clone(), errors.clone());
-        let append = move || {
-            let result = (1..=RECORDS)
-                .try_for_each(|number| engine.append(&record(number, 1), true).map(drop));
+        let (engine, errors, mut numbers) = (file.engine.clone(), errors.clone(), numbers.clone());
+        let work = move || {
+            let result = numbers.try_for_each(|number| act(&engine, number));
             errors.lock().unwrap().extend(result.err());
         };
-        spawn("writer", Box::new(append)).expect("a thread")
+        spawn("writer", Box::new(work)).expect("a thread")
     });
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join());
     std::mem::take(&mut errors.lock().unwrap())
 }
 
-fn stats_of(files: &[SimFile]) -> Stats {
+pub(super) fn stats_of(files: &[SimFile]) -> Stats {
     files.iter().map(|file| file.stats()).fold(Stats::default(), |sum, stats| Stats {
         appends: sum.appends + stats.appends,
         flushes: sum.flushes + stats.flushes,
@@ -55,18 +73,21 @@ fn stats_of(files: &[SimFile]) -> Stats {
     })
 }
 
-/// The records that each file has after a power cut that keeps nothing more than it must.
-fn kept(device: &Device) -> Vec<u64> {
+/// The numbers in the blocks of each file after a power cut that keeps nothing more than it must.
+pub(super) fn numbers_after_power_cut(device: &Device) -> Vec<Vec<u64>> {
     let crashed = device.crash(&mut |_, _| 0);
     let inode = |nth: u64| crashed.find(&format!("file-{nth}"), false).expect("it is durable");
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
-    (0..FILES)
-        .map(|nth| {
-            let content = crashed.content(inode(nth));
-            let blocks = content.chunks(BLOCK_BYTES as usize).map(number);
-            blocks.zip(1..).take_while(|(found, wanted)| found == wanted).count() as u64
-        })
-        .collect()
+    let numbers = |content: Vec<u8>| content.chunks(BLOCK_BYTES as usize).map(number).collect();
+    (0..FILES).map(|nth| numbers(crashed.content(inode(nth)))).collect()
+}
+
+/// The number of records that each file has after that power cut.
+fn kept(device: &Device) -> Vec<u64> {
+    let count = |numbers: Vec<u64>| {
+        numbers.into_iter().zip(1..).take_while(|(found, wanted)| found == wanted).count() as u64
+    };
+    numbers_after_power_cut(device).into_iter().map(count).collect()
 }
 
 #[test]
@@ -87,7 +108,8 @@ fn threads_on_many_files_share_flushes() {
 #[test]
 fn one_file_shares_no_flush() {
     let device = Device::new(0, Settings::default());
-    let file = file_on(&device, 0, &FileSystems::default());
+    let journal = SimJournal::of(device.clone());
+    let file = file_on(&device, 0, &FileSystems::default(), journal);
     let (errors, _) = world::run(0, || append_beside(std::slice::from_ref(&file)));
     assert_eq!(errors, []);
     assert_eq!(file.stats().flushes_shared, 0);

@@ -1,0 +1,133 @@
+//! Shared flushes of writes in place, which need no commit, and of others.
+
+use super::sharing::*;
+use super::*;
+use crate::backend::ring::RingFile;
+use crate::backend::sim::SimJournal;
+use crate::sync::world;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A journal that counts the commits for all files.
+#[derive(Debug)]
+struct Counting {
+    journal: Arc<SimJournal>,
+    joins: AtomicU64,
+}
+
+impl Counting {
+    fn of(device: &Arc<Device>) -> Arc<Self> {
+        let (journal, joins) = (SimJournal::of(device.clone()), AtomicU64::new(0));
+        Arc::new(Self { journal, joins })
+    }
+}
+
+impl Journal for Counting {
+    fn join(&self) -> std::io::Result<()> {
+        self.joins.fetch_add(1, Relaxed);
+        self.journal.join()
+    }
+
+    fn commit(&self) -> std::io::Result<()> {
+        self.journal.commit()
+    }
+
+    fn commits_all(&self) -> std::io::Result<bool> {
+        self.journal.commits_all()
+    }
+
+    fn ring_file(&self) -> RingFile<'_> {
+        self.journal.ring_file()
+    }
+}
+
+/// Rewrites the records in order, durably.
+fn rewrite(engine: &Arc<Engine>, number: u64) -> crate::error::Result<()> {
+    engine.write_at(&record(number, 1), number % RECORDS * BLOCK_BYTES, true)
+}
+
+const REWRITES: u64 = 5 * RECORDS;
+
+#[test]
+fn rewrites_in_place_need_no_commit() {
+    for seed in 0..5 {
+        let device = Device::new(seed, Settings::default());
+        let journal = Counting::of(&device);
+        let files = files_with(&device, &journal);
+        let (errors, _) = world::run(seed, || append_beside(&files));
+        assert_eq!(errors, []);
+        let (before, joins) = (stats_of(&files), journal.joins.load(Relaxed));
+        let (errors, _) = world::run(seed, || in_threads(&files, 1..=REWRITES, rewrite));
+        assert_eq!(errors, []);
+        let flushes = stats_of(&files).flushes - before.flushes;
+        let joins = journal.joins.load(Relaxed) - joins;
+        assert!(flushes > 50 && joins < flushes / 4, "{joins} commits of {flushes} flushes");
+        let last = |block| (1..=REWRITES).rev().find(|number| number % RECORDS == block).unwrap();
+        let wanted: Vec<_> = (0..RECORDS).map(last).collect();
+        for numbers in numbers_after_power_cut(&device) {
+            assert_eq!(numbers[..RECORDS as usize], wanted, "{seed}");
+        }
+    }
+}
+
+/// A rewrite in place, then something else, then a power cut: both are there.
+fn survives(act: fn(&Arc<Engine>, u64) -> crate::error::Result<()>, wanted: fn(&[u64]) -> bool) {
+    for seed in 0..4 {
+        let device = Device::new(seed, Settings::default());
+        let files = files_with(&device, &Counting::of(&device));
+        let (errors, _) = world::run(seed, || {
+            let mut errors = append_beside(&files);
+            // Until their extents are known and committed.
+            errors.extend(in_threads(&files, 1..=RECORDS, rewrite));
+            errors.extend(in_threads(&files, 1..=RECORDS, rewrite));
+            errors.extend(in_threads(&files, 1..=RECORDS, act));
+            errors
+        });
+        assert_eq!(errors, []);
+        for numbers in numbers_after_power_cut(&device) {
+            assert!(wanted(&numbers), "{seed}: {numbers:?}");
+        }
+    }
+}
+
+#[test]
+fn a_plain_append_is_committed_by_the_next_flush() {
+    survives(
+        |engine, number| {
+            rewrite(engine, number)?;
+            engine.append(&record(1000 + number, 1), false)?;
+            engine.sync_data()
+        },
+        |numbers| (1001..=1000 + RECORDS).all(|number| numbers.contains(&number)),
+    );
+}
+
+#[test]
+fn a_plain_write_into_a_hole_is_committed_by_the_next_flush() {
+    survives(
+        |engine, number| {
+            let hole = 2 * RECORDS;
+            if number == 1 {
+                engine.write_at(&record(1, 1), 2 * hole * BLOCK_BYTES, true)?;
+            }
+            rewrite(engine, number)?;
+            engine.write_at(&record(1000 + number, 1), (hole + number) * BLOCK_BYTES, false)?;
+            engine.sync_data()
+        },
+        |numbers| (1001..=1000 + RECORDS).all(|number| numbers.contains(&number)),
+    );
+}
+
+/// The file system may give the file the same blocks again.
+#[test]
+fn an_extent_that_was_truncated_is_not_known_any_more() {
+    survives(
+        |engine, number| {
+            rewrite(engine, number % 2)?;
+            engine.set_len(BLOCK_BYTES)?;
+            // The first one commits the growth.
+            (1..=4)
+                .try_for_each(|nth| engine.append(&record(1000 * nth + number, 1), true).map(drop))
+        },
+        |numbers| (1..=4).all(|nth| numbers[nth] == 1000 * nth as u64 + RECORDS),
+    );
+}
