@@ -120,6 +120,11 @@ impl Engine {
     pub fn new(parts: Parts) -> Self {
         let len = parts.recovery.ceiling;
         let flushes_each_write = parts.backend.flushes_each_write();
+        let placement = Placement::new(parts.fs.clone());
+        if parts.journal.is_some() {
+            // The extents that one commit covers. Without them, each file needs one of its own.
+            let _ = placement.look(&*parts.backend, 0..len);
+        }
         let core = Core::new(len, parts.props, Planner::new(parts.growth_config), parts.held);
         Self {
             backend: parts.backend,
@@ -132,7 +137,7 @@ impl Engine {
             writes_through: parts.props.writes_through,
             flushes_each_write,
             journal: parts.journal,
-            placement: CachePadded::default(),
+            placement: CachePadded(placement),
             core: CachePadded(Mutex::new(core)),
             packer: CachePadded(Packer::new(parts.alignment)),
             len: CachePadded(AtomicU64::new(len)),
@@ -449,7 +454,7 @@ impl Engine {
 
     /// Asks for the turn of a flush that may be shared, as [`FileSystems::share`].
     fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
-        let needs = self.placement.ask().max(self.journal().least_reach());
+        let needs = self.placement.needs().max(self.journal().least_reach());
         // Only the flush of the file itself would write it back. Writes in place were written back
         // before the look.
         let write_back = || match needs {
@@ -508,8 +513,6 @@ impl Engine {
             Turn::Covered | Turn::Refused => Ok(Begun::Without),
             Turn::Leads(election) => {
                 let Some((flush, needs)) = self.fs.lead(election) else {
-                    // It asks again.
-                    self.placement.need_commit();
                     return Ok(Begun::Superseded);
                 };
                 // After the number is taken: what the flush covers has joined the journal before.
@@ -517,13 +520,9 @@ impl Engine {
                     return Ok(Begun::Shared(flush, needs));
                 }
                 self.fs.end_in_vain(flush, false);
-                self.placement.flush_alone();
                 Ok(Begun::Flush(self.fs.begin_flush()))
             }
             Turn::Alone if work.flushes() || self.flushes_each_write => {
-                if matches!(work, Work::Flush) {
-                    self.placement.flush_alone();
-                }
                 Ok(Begun::Flush(self.fs.begin_flush()))
             }
             Turn::Alone => Ok(Begun::Without),
@@ -596,12 +595,7 @@ impl Engine {
             self.undo(&work);
         }
         match work {
-            Work::Flush => {
-                if self.journal.is_some() {
-                    self.placement.on_flushed(result.is_ok());
-                }
-                self.judge(result, Operation::Flush, 0)
-            }
+            Work::Flush => self.judge(result, Operation::Flush, 0),
             Work::Write { offset, ref mut composed, .. } => {
                 composed.take().into_iter().for_each(|memory| self.packer.take_back(memory));
                 self.place(&work, result.is_ok());

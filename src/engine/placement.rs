@@ -2,35 +2,42 @@
 //!
 //! A write in place needs the device only ([`Committed`]). All other writes, and changes of the
 //! size or the extents, need a commit. Each of them is recorded before a flush asks that covers it.
+//! Any commit for all files will do that began afterwards: it has a number in the ledger.
 
+use super::process::FileSystems;
 use crate::backend::{Backend, PLACES_MAX};
 use crate::rules::committed::Committed;
 use crate::rules::flush::Reach;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use std::io;
 use std::ops::Range;
 
-/// The placement of a file's writes since its last flush was asked for.
+/// The placement of a file's writes.
 #[derive(Debug)]
 pub(super) struct Placement {
-    /// Read at each write, and stored only if it changes.
-    needs_commit: AtomicBool,
+    fs: FileSystems,
+    /// The flush that covers the last change that needs a commit, if it commits. Stored only if it
+    /// changes: each write reads it.
+    changed: AtomicU64,
     committed: Mutex<Committed>,
 }
 
-impl Default for Placement {
-    /// Before the first flush nothing is known.
-    fn default() -> Self {
-        Self { needs_commit: AtomicBool::new(true), committed: Mutex::default() }
-    }
-}
-
 impl Placement {
-    /// Records that a write has finished that may be anywhere, or that the size has changed. If a
-    /// commit is still to be asked for, that one begins later.
+    /// Of a file that was just opened. What came before may need a commit as well.
+    pub fn new(fs: FileSystems) -> Self {
+        let changed = AtomicU64::new(fs.ticket());
+        Self { fs, changed, committed: Mutex::default() }
+    }
+
+    /// Records that a write has finished that may be anywhere, or that the size has changed.
+    ///
+    /// A commit that begins later has a higher number. If it had begun before the change, the
+    /// kernel's locks would have ordered the two, and the number read here would be higher.
     pub fn need_commit(&self) {
-        if !self.needs_commit.load(Ordering::Acquire) {
-            self.needs_commit.store(true, Ordering::Release);
+        let ticket = self.fs.ticket();
+        if self.changed.load(Ordering::Acquire) < ticket {
+            self.changed.fetch_max(ticket, Ordering::AcqRel);
         }
     }
 
@@ -41,29 +48,33 @@ impl Placement {
         }
     }
 
-    fn is_in_place(&self, backend: &dyn Backend, range: Range<u64>) -> std::io::Result<bool> {
-        let mut committed = self.committed.lock();
-        if !committed.is_worth_a_look() {
+    fn is_in_place(&self, backend: &dyn Backend, range: Range<u64>) -> io::Result<bool> {
+        if !self.committed.lock().is_worth_a_look() {
             return Ok(false);
         }
-        let before = committed.now();
-        drop(committed);
         let found = backend.places(range.clone())?;
-        if self.committed.lock().holds(&range, &found) {
+        if self.committed.lock().holds(&range, &found, self.fs.committed_to()) {
             return Ok(true);
         }
         // Later writes may go to the rest of the extents.
         let size = backend.physical_size()?.max(range.end);
         for start in [0, range.start] {
-            let found = backend.places(start..size)?;
-            let is_all = found.len() < PLACES_MAX;
-            let seen_to = found.last().filter(|_| !is_all).map_or(size, |last| last.end);
-            self.committed.lock().see(start..seen_to, &found, before);
-            if seen_to >= range.end {
+            if self.look(backend, start..size)? >= range.end {
                 break;
             }
         }
         Ok(false)
+    }
+
+    /// Looks where the blocks of a range are. Returns where the look ended.
+    pub fn look(&self, backend: &dyn Backend, range: Range<u64>) -> io::Result<u64> {
+        let before = self.committed.lock().now();
+        let found = backend.places(range.clone())?;
+        let is_all = found.len() < PLACES_MAX;
+        let end = found.last().filter(|_| !is_all).map_or(range.end, |last| last.end);
+        let ticket = self.fs.ticket();
+        self.committed.lock().see(range.start..end, &found, before, ticket);
+        Ok(end)
     }
 
     /// Changes the extents. The look of a write beside the change counts for nothing.
@@ -75,29 +86,12 @@ impl Placement {
         result
     }
 
-    /// Asks for a flush, and returns the reach that it needs. A commit covers all that came before,
-    /// so the next flush needs none unless something comes.
-    pub fn ask(&self) -> Reach {
-        if !self.needs_commit.swap(false, Ordering::AcqRel) {
-            return Reach::Device;
-        }
-        self.committed.lock().begin();
-        Reach::FileSystem
-    }
-
-    /// Records that the file flushes alone. fdatasync need not commit what another program moved.
-    pub fn flush_alone(&self) {
-        self.committed.lock().give_up();
-    }
-
-    /// Records the end of the flush that was asked for. No other one of the file ran beside it.
-    pub fn on_flushed(&self, succeeded: bool) {
-        match succeeded {
-            true => self.committed.lock().succeed(),
-            false => {
-                self.committed.lock().give_up();
-                self.need_commit();
-            }
+    /// What a flush needs that asks now.
+    pub fn needs(&self) -> Reach {
+        if self.changed.load(Ordering::Acquire) <= self.fs.committed_to() {
+            Reach::Device
+        } else {
+            Reach::FileSystem
         }
     }
 }

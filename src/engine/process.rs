@@ -64,6 +64,9 @@ pub(crate) struct FileSystem {
     domain: Mutex<Domain<Request<Token>>>,
     /// Copy of [`Domain::flushes`], readable without its lock.
     flushes: AtomicUsize,
+    /// Copies of the numbers of the last flush that began, and of the last that has committed.
+    begun: AtomicU64,
+    committed_to: AtomicU64,
     flush_ended: Condvar,
     /// Wakers of queues that wait for the end of a flush. Locked with the domain held.
     sleepers: Mutex<Vec<Waker>>,
@@ -321,6 +324,8 @@ impl FileSystem {
         let mut domain = self.domain.lock();
         let result = change(&mut domain);
         self.flushes.store(domain.flushes(), Ordering::Relaxed);
+        self.begun.store(domain.ledger().begun(), Ordering::Release);
+        self.committed_to.store(domain.ledger().committed_to(), Ordering::Release);
         result
     }
 
@@ -425,6 +430,16 @@ impl FileSystems {
             [fs] => fs.journal(check, make),
             _ => Err("its members have a journal each".into()),
         }
+    }
+
+    /// The number of the next flush to begin, on a file's only file system.
+    pub fn ticket(&self) -> u64 {
+        self.0.first().map_or(0, |fs| fs.begun.load(Ordering::Acquire)) + 1
+    }
+
+    /// The last flush that has committed for all files of a file's only file system.
+    pub fn committed_to(&self) -> u64 {
+        self.0.first().map_or(0, |fs| fs.committed_to.load(Ordering::Acquire))
     }
 
     /// Whether so many flushes are in flight or waiting that files share them.

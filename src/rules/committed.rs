@@ -3,9 +3,10 @@
 //! A write into such an extent changes no metadata that finds data, so a flush of the device makes
 //! it durable. Any other write needs a commit of the journal.
 //!
-//! User space does not see commits. So an extent counts as committed once a commit has succeeded
-//! that began after the extent was seen. After a write, its blocks must still be where they were:
-//! otherwise a copy-on-write or a defragmentation has moved them, and that needs a commit.
+//! User space does not see commits. So an extent counts as committed once a commit of all files has
+//! succeeded that began after the extent was seen. After a write, its blocks must still be where
+//! they were: otherwise a copy-on-write or a defragmentation has moved them, and that needs a
+//! commit.
 
 use std::ops::Range;
 
@@ -28,12 +29,6 @@ pub struct Moment(u64);
 #[derive(Debug, Default)]
 pub struct Committed {
     known: Vec<Known>,
-    /// Number of commits begun.
-    begun: u64,
-    /// One is in flight.
-    is_running: bool,
-    /// The number of the last one that succeeded.
-    succeeded: u64,
     /// Number of changes of the extents by this process.
     changes: u64,
     /// Number of looks in a row that found another place.
@@ -45,8 +40,8 @@ pub struct Committed {
 #[derive(Debug)]
 struct Known {
     place: Place,
-    /// Number of commits begun when it was seen.
-    seen: u64,
+    /// The flush that covers it ([`Ledger::ticket`](super::flush::Ledger::ticket)).
+    ticket: u64,
 }
 
 /// The number of extents to know. A file with more is fragmented.
@@ -69,9 +64,10 @@ impl Committed {
         false
     }
 
-    /// Whether a finished write went into committed extents. `found` is where its blocks are now.
-    pub fn holds(&mut self, range: &Range<u64>, found: &[Place]) -> bool {
-        let is_committed = |known: &Known| known.seen < self.succeeded;
+    /// Whether a finished write went into committed extents. `found` is where its blocks are now,
+    /// and `committed_to` the last flush that committed.
+    pub fn holds(&mut self, range: &Range<u64>, found: &[Place], committed_to: u64) -> bool {
+        let is_committed = |known: &Known| known.ticket <= committed_to;
         let holds = cover(found, range)
             && found.iter().all(|place| {
                 self.known.iter().any(|known| is_committed(known) && known.place.contains(place))
@@ -85,9 +81,9 @@ impl Committed {
         Moment(self.changes)
     }
 
-    /// Takes all places that a look found in a range. It began at `before`. The next commit to
-    /// begin commits them.
-    pub fn see(&mut self, range: Range<u64>, found: &[Place], before: Moment) {
+    /// Takes all places that a look found in a range. It began at `before`. The flush `ticket`, the
+    /// next to begin after it, covers them if it commits.
+    pub fn see(&mut self, range: Range<u64>, found: &[Place], before: Moment, ticket: u64) {
         if before != self.now() {
             return;
         }
@@ -103,7 +99,7 @@ impl Committed {
             if self.known.len() == EXTENTS_MAX {
                 self.known.clear();
             }
-            self.known.push(Known { place: *place, seen: self.begun });
+            self.known.push(Known { place: *place, ticket });
         }
     }
 
@@ -112,24 +108,6 @@ impl Committed {
     pub fn change(&mut self) {
         self.known.clear();
         self.changes += 1;
-    }
-
-    /// Records that a commit is about to begin.
-    pub fn begin(&mut self) {
-        self.begun += 1;
-        self.is_running = true;
-    }
-
-    /// Records that something else is done than the commit that was to begin.
-    pub fn give_up(&mut self) {
-        self.is_running = false;
-    }
-
-    /// Records the success of the last commit, unless it was given up.
-    pub fn succeed(&mut self) {
-        if std::mem::take(&mut self.is_running) {
-            self.succeeded = self.begun;
-        }
     }
 }
 
@@ -171,52 +149,34 @@ mod tests {
     /// The places that were seen before a commit.
     fn committed(places: &[Place]) -> Committed {
         let mut committed = Committed::default();
-        committed.see(0..100, places, committed.now());
-        committed.begin();
-        committed.succeed();
+        committed.see(0..100, places, committed.now(), 1);
         committed
     }
 
     #[test]
     fn a_write_into_committed_extents_is_in_place() {
         let mut committed = committed(&[place(0, 8, 100), place(8, 16, 200)]);
-        assert!(committed.holds(&(2..4), &[place(2, 4, 102)]));
-        assert!(committed.holds(&(6..10), &[place(6, 8, 106), place(8, 10, 200)]));
+        assert!(committed.holds(&(2..4), &[place(2, 4, 102)], 1));
+        assert!(committed.holds(&(6..10), &[place(6, 8, 106), place(8, 10, 200)], 1));
     }
 
     #[test]
     fn a_block_that_has_moved_or_is_missing_is_not_in_place() {
         let mut committed = committed(&[place(0, 8, 100)]);
-        assert!(!committed.holds(&(2..4), &[place(2, 4, 103)]), "moved");
-        assert!(!committed.holds(&(2..4), &[]), "not written, or shared");
-        assert!(!committed.holds(&(2..4), &[place(2, 3, 102)]), "partly written");
-        assert!(!committed.holds(&(6..10), &[place(6, 10, 106)]), "the extent has grown");
-        assert!(!committed.holds(&(2..4), &[place(3, 4, 103)]), "the beginning is missing");
+        assert!(!committed.holds(&(2..4), &[place(2, 4, 103)], 1), "moved");
+        assert!(!committed.holds(&(2..4), &[], 1), "not written, or shared");
+        assert!(!committed.holds(&(2..4), &[place(2, 3, 102)], 1), "partly written");
+        assert!(!committed.holds(&(6..10), &[place(6, 10, 106)], 1), "the extent has grown");
+        assert!(!committed.holds(&(2..4), &[place(3, 4, 103)], 1), "the beginning is missing");
     }
 
     /// A write right after the first write of its block: the commit of that one may be to come.
     #[test]
     fn an_extent_counts_once_a_later_commit_has_succeeded() {
         let (mut committed, seen) = (Committed::default(), [place(0, 8, 100)]);
-        committed.begin();
-        committed.see(0..8, &seen, committed.now());
-        committed.succeed();
-        assert!(!committed.holds(&(0..8), &seen), "that commit began before");
-        committed.begin();
-        assert!(!committed.holds(&(0..8), &seen), "that commit has not ended");
-        committed.succeed();
-        assert!(committed.holds(&(0..8), &seen));
-    }
-
-    /// The file flushed alone: its fdatasync did not commit what another program had moved.
-    #[test]
-    fn a_flush_of_the_file_alone_is_no_commit() {
-        let (mut committed, seen) = (Committed::default(), [place(0, 8, 100)]);
-        committed.see(0..8, &seen, committed.now());
-        committed.begin();
-        committed.give_up();
-        committed.succeed();
-        assert!(!committed.holds(&(0..8), &seen));
+        committed.see(0..8, &seen, committed.now(), 5);
+        assert!(!committed.holds(&(0..8), &seen, 4), "that commit began before");
+        assert!(committed.holds(&(0..8), &seen, 5));
     }
 
     /// Another program punched a hole there. A later write may get the same block again.
@@ -224,9 +184,9 @@ mod tests {
     fn a_hole_in_a_known_extent_is_seen() {
         let mut committed = committed(&[place(0, 8, 100), place(20, 28, 200)]);
         let now = [place(0, 3, 100), place(5, 8, 105)];
-        committed.see(0..10, &now, committed.now());
-        assert!(!committed.holds(&(3..5), &[place(3, 5, 103)]));
-        assert!(committed.holds(&(20..28), &[place(20, 28, 200)]), "it was not looked at");
+        committed.see(0..10, &now, committed.now(), 2);
+        assert!(!committed.holds(&(3..5), &[place(3, 5, 103)], 1));
+        assert!(committed.holds(&(20..28), &[place(20, 28, 200)], 1), "it was not looked at");
     }
 
     #[test]
@@ -234,10 +194,8 @@ mod tests {
         let mut committed = Committed::default();
         let before = committed.now();
         committed.change();
-        committed.see(0..8, &[place(0, 8, 100)], before);
-        committed.begin();
-        committed.succeed();
-        assert!(!committed.holds(&(0..8), &[place(0, 8, 100)]));
+        committed.see(0..8, &[place(0, 8, 100)], before, 1);
+        assert!(!committed.holds(&(0..8), &[place(0, 8, 100)], 1));
     }
 
     #[test]
@@ -247,13 +205,13 @@ mod tests {
         for _ in 0..1000 {
             if committed.is_worth_a_look() {
                 looks += 1;
-                committed.holds(&(0..8), &[]);
+                committed.holds(&(0..8), &[], 1);
             }
         }
         assert!((MISSES_MAX..=MISSES_MAX + 1000 / SKIPS_MAX).contains(&looks), "{looks}");
         let mut committed = self::committed(&[place(0, 8, 100)]);
         assert!((0..1000).all(|_| {
-            committed.is_worth_a_look() && committed.holds(&(0..8), &[place(0, 8, 100)])
+            committed.is_worth_a_look() && committed.holds(&(0..8), &[place(0, 8, 100)], 1)
         }));
     }
 
@@ -262,7 +220,7 @@ mod tests {
         let mut committed = Committed::default();
         for nth in 0..1000 {
             let range = nth * 2..nth * 2 + 1;
-            committed.see(range, &[place(nth * 2, nth * 2 + 1, nth)], committed.now());
+            committed.see(range, &[place(nth * 2, nth * 2 + 1, nth)], committed.now(), nth);
         }
         assert!(committed.known.len() <= EXTENTS_MAX);
     }
@@ -275,6 +233,9 @@ mod tests {
         committed: Committed,
         now: [Option<u64>; BLOCKS],
         begun: Option<[Option<u64>; BLOCKS]>,
+        /// Numbers of the last commit that began, and of the last that succeeded.
+        last: u64,
+        committed_to: u64,
         on_disk: [Option<u64>; BLOCKS],
         /// Other blocks of the device for what another program moves.
         moved: u64,
@@ -302,13 +263,13 @@ mod tests {
                     self.committed.change();
                 }
                 (4, None) => {
-                    self.committed.begin();
+                    self.last += 1;
                     self.begun = Some(self.now);
                 }
                 (5, Some(begun)) => {
                     self.on_disk = begun;
                     self.begun = None;
-                    self.committed.succeed();
+                    self.committed_to = self.last;
                 }
                 _ => return false,
             }
@@ -320,11 +281,12 @@ mod tests {
             let found: Vec<_> =
                 self.places().into_iter().filter(|it| it.start == block as u64).collect();
             let before = self.committed.now();
-            if self.committed.holds(&(block as u64..block as u64 + 1), &found) {
+            let range = block as u64..block as u64 + 1;
+            if self.committed.holds(&range, &found, self.committed_to) {
                 assert_eq!(self.on_disk[block], self.now[block], "{:?}", self.committed);
                 self.in_place += 1;
             } else {
-                self.committed.see(0..BLOCKS as u64, &self.places(), before);
+                self.committed.see(0..BLOCKS as u64, &self.places(), before, self.last + 1);
             }
         }
     }

@@ -115,7 +115,7 @@ pub enum Reach {
 /// in flight: that one might have failed first.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    next: u64,
+    begun: u64,
     running: BTreeSet<u64>,
     /// Successful shared flushes: the number and reach of each, and the last flush that ran beside
     /// it.
@@ -130,14 +130,19 @@ impl Ledger {
     /// Returns the number of the next flush to begin. If that one is shared, it covers everything
     /// within its reach that is finished by now.
     pub fn ticket(&self) -> u64 {
-        self.next + 1
+        self.begun + 1
+    }
+
+    /// Returns the number of the last flush that began.
+    pub fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// Records the submission of a flush, and returns its number.
     pub fn begin(&mut self) -> u64 {
-        self.next += 1;
-        self.running.insert(self.next);
-        self.next
+        self.begun += 1;
+        self.running.insert(self.begun);
+        self.begun
     }
 
     /// Records the end of a flush. `reached` is what it made durable, if it succeeded. Returns the
@@ -145,7 +150,7 @@ impl Ledger {
     pub fn end(&mut self, flush: u64, reached: Option<Reach>) -> u64 {
         self.running.remove(&flush);
         if let Some(reach @ (Reach::Device | Reach::FileSystem)) = reached {
-            self.ended.push((flush, reach, self.next));
+            self.ended.push((flush, reach, self.begun));
         }
         let oldest = self.running.first().copied().unwrap_or(u64::MAX);
         for (flush, reach, _) in self.ended.extract_if(.., |(.., beside)| *beside < oldest) {
@@ -154,12 +159,17 @@ impl Ledger {
                 self.committed_to = self.committed_to.max(flush);
             }
         }
-        self.next
+        self.begun
     }
 
     /// Returns whether a flush up to `last` is still in flight.
     pub fn any_out_up_to(&self, last: u64) -> bool {
         self.running.first().is_some_and(|&oldest| oldest <= last)
+    }
+
+    /// Returns the last flush that counts and has committed the journal.
+    pub fn committed_to(&self) -> u64 {
+        self.committed_to
     }
 
     /// Returns whether a shared flush with at least this reach has covered the ticket.
