@@ -567,11 +567,14 @@ impl Engine {
             Begun::Shared(flush, reach) => {
                 count(&self.counters.flushes, 1);
                 let commits = reach == Reach::FileSystem && result.is_ok();
-                if commits && !self.journal().commits_all().unwrap_or(false) {
-                    self.fs.end_in_vain(flush, true);
-                    return AfterFlush::FlushesAlone;
+                match commits.then(|| self.journal().commits_all()) {
+                    None | Some(Ok(true)) => (flush, reach),
+                    // Not known: it counts for no other file, and the next one is asked again.
+                    unfit => {
+                        self.fs.end_in_vain(flush, matches!(unfit, Some(Ok(false))));
+                        return AfterFlush::FlushesAlone;
+                    }
                 }
-                (flush, reach)
             }
         };
         AfterFlush::Settles(self.fs.end_flush(flush, (result, reach), |error| match work {

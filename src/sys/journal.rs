@@ -43,10 +43,7 @@ impl JournalFile {
         let journal = Self { file, fast_commits, reports_flushes };
         match journal.commits_fast() {
             Ok(false) => Ok(journal),
-            Ok(true) => {
-                warn_of_fast_commits();
-                Err("ext4 commits files one by one there (fast_commit)".into())
-            }
+            Ok(true) => Err("ext4 commits files one by one there (fast_commit)".into()),
             Err(error) => Err(format!("the statistics of fast commits: {error}")),
         }
     }
@@ -63,13 +60,18 @@ impl JournalFile {
         self.reports_flushes
     }
 
-    /// Whether the file system has made fast commits. Those commit the changes of one file.
+    /// Whether the file system has made fast commits. Those commit the changes of one file. Warns
+    /// of them once.
     pub fn commits_fast(&self) -> io::Result<bool> {
         let Some(statistics) = &self.fast_commits else { return Ok(false) };
         let mut text = [0; STATISTICS_BYTES];
         let len = statistics.read_at(&mut text, 0)?;
         let count = fast_commits(&String::from_utf8_lossy(&text[..len]));
-        count.map(|count| count > 0).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        let fast = count.map(|count| count > 0).ok_or(io::ErrorKind::InvalidData)?;
+        if fast {
+            warn_of_fast_commits();
+        }
+        Ok(fast)
     }
 }
 

@@ -5,19 +5,26 @@ use super::*;
 use crate::backend::ring::RingFile;
 use crate::backend::sim::SimJournal;
 use crate::sync::world;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A journal that counts the commits for all files.
+/// A journal that counts the commits for all files, and does not know some.
 #[derive(Debug)]
 struct Counting {
     journal: Arc<SimJournal>,
     joins: AtomicU64,
+    /// After so many joins it does not know whether a commit was one of all files.
+    unknown: RangeInclusive<u64>,
 }
 
 impl Counting {
     fn of(device: &Arc<Device>) -> Arc<Self> {
+        Self::without(device, 1..=0)
+    }
+
+    fn without(device: &Arc<Device>, unknown: RangeInclusive<u64>) -> Arc<Self> {
         let (journal, joins) = (SimJournal::of(device.clone()), AtomicU64::new(0));
-        Arc::new(Self { journal, joins })
+        Arc::new(Self { journal, joins, unknown })
     }
 }
 
@@ -32,7 +39,10 @@ impl Journal for Counting {
     }
 
     fn commits_all(&self) -> std::io::Result<bool> {
-        self.journal.commits_all()
+        match self.unknown.contains(&self.joins.load(Relaxed)) {
+            true => Err(std::io::ErrorKind::InvalidData.into()),
+            false => self.journal.commits_all(),
+        }
     }
 
     fn ring_file(&self) -> RingFile<'_> {
@@ -130,4 +140,20 @@ fn an_extent_that_was_truncated_is_not_known_any_more() {
         },
         |numbers| (1..=4).all(|nth| numbers[nth] == 1000 * nth as u64 + RECORDS),
     );
+}
+
+/// The defect: files shared no flush any more after the statistics could not be read once.
+#[test]
+fn a_commit_that_is_not_known_ends_no_sharing() {
+    for seed in 0..5 {
+        let device = Device::new(seed, Settings::default());
+        let files = files_with(&device, &Counting::without(&device, 2..=4));
+        let (errors, _) = world::run(seed, || append_beside(&files));
+        assert_eq!(errors, []);
+        assert!(stats_of(&files).flushes_shared > FILES, "{:?}", stats_of(&files));
+        let wanted: Vec<_> = (1..=RECORDS).collect();
+        for numbers in numbers_after_power_cut(&device) {
+            assert_eq!(numbers[..RECORDS as usize], wanted, "{seed}");
+        }
+    }
 }
