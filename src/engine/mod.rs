@@ -123,7 +123,7 @@ impl Engine {
         let placement = Placement::new(parts.fs.clone());
         if parts.journal.is_some() {
             // The extents that one commit covers. Without them, each file needs one of its own.
-            let _ = placement.look(&*parts.backend, 0..len);
+            placement.look_at_all(&*parts.backend, len);
         }
         let core = Core::new(len, parts.props, Planner::new(parts.growth_config), parts.held);
         Self {
@@ -454,15 +454,9 @@ impl Engine {
 
     /// Asks for the turn of a flush that may be shared, as [`FileSystems::share`].
     fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
-        let needs = self.placement.needs().max(self.journal().least_reach());
-        // Only the flush of the file itself would write it back. Writes in place were written back
-        // before the look.
-        let write_back = || match needs {
-            Reach::Device => Ok(()),
-            Reach::File | Reach::FileSystem => flushed(|| self.backend.write_back()),
-        };
-        match write_back() {
-            Ok(()) => self.fs.share(request, needs, others),
+        let least = self.journal().least_reach();
+        match self.placement.needs(|| flushed(|| self.backend.write_back())) {
+            Ok(needs) => self.fs.share(request, needs.max(least), others),
             Err(error) if os_error::is_failed_flush(&error) => {
                 self.fs.wedge(self.cause(Operation::Flush, None, &error));
                 Some((Turn::Refused, request))
@@ -619,7 +613,7 @@ impl Engine {
             } if succeeded && self.journal.is_some() && self.fs.is_busy() => {
                 self.placement.on_written(&*self.backend, *offset..offset + work.len())
             }
-            _ => self.placement.need_commit(),
+            _ => self.placement.on_written_anywhere(),
         }
     }
 
@@ -663,7 +657,7 @@ impl Engine {
 
     /// Takes the result of a write without a request: wherever it went, it may need a commit.
     fn judge_write(&self, result: std::io::Result<()>, offset: u64) -> Result<(), Failure> {
-        self.placement.need_commit();
+        self.placement.on_written_anywhere();
         self.judge(result, Operation::Write, offset)
     }
 

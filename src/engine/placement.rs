@@ -3,13 +3,16 @@
 //! A write in place needs the device only ([`Committed`]). All other writes, and changes of the
 //! size or the extents, need a commit. Each of them is recorded before a flush asks that covers it.
 //! Any commit for all files will do that began afterwards: it has a number in the ledger.
+//!
+//! A write that is not known to be in place may also be in the page cache. So its file is written
+//! back, which may move its blocks, before that commit.
 
 use super::process::FileSystems;
 use crate::backend::{Backend, PLACES_MAX};
 use crate::rules::committed::Committed;
 use crate::rules::flush::Reach;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::ops::Range;
 
@@ -20,6 +23,8 @@ pub(super) struct Placement {
     /// The flush that covers the last change that needs a commit, if it commits. Stored only if it
     /// changes: each write reads it.
     changed: AtomicU64,
+    /// A write may be anywhere, also in the page cache.
+    is_unplaced: AtomicBool,
     committed: Mutex<Committed>,
 }
 
@@ -27,10 +32,10 @@ impl Placement {
     /// Of a file that was just opened. What came before may need a commit as well.
     pub fn new(fs: FileSystems) -> Self {
         let changed = AtomicU64::new(fs.ticket());
-        Self { fs, changed, committed: Mutex::default() }
+        Self { fs, changed, is_unplaced: AtomicBool::new(true), committed: Mutex::default() }
     }
 
-    /// Records that a write has finished that may be anywhere, or that the size has changed.
+    /// Records that the size or the extents have changed.
     ///
     /// A commit that begins later has a higher number. If it had begun before the change, the
     /// kernel's locks would have ordered the two, and the number read here would be higher.
@@ -41,10 +46,17 @@ impl Placement {
         }
     }
 
+    /// Records that a write has finished that may be anywhere.
+    pub fn on_written_anywhere(&self) {
+        if !self.is_unplaced.load(Ordering::Acquire) {
+            self.is_unplaced.store(true, Ordering::Release);
+        }
+    }
+
     /// Records that a write has finished, and looks whether it is in place.
     pub fn on_written(&self, backend: &dyn Backend, range: Range<u64>) {
         if !self.is_in_place(backend, range).unwrap_or(false) {
-            self.need_commit();
+            self.on_written_anywhere();
         }
     }
 
@@ -66,8 +78,16 @@ impl Placement {
         Ok(false)
     }
 
+    /// Looks at a file of `len` bytes, which was just opened. That writes it back.
+    pub fn look_at_all(&self, backend: &dyn Backend, len: u64) {
+        if self.look(backend, 0..len).is_ok() {
+            self.is_unplaced.store(false, Ordering::Release);
+            self.need_commit();
+        }
+    }
+
     /// Looks where the blocks of a range are. Returns where the look ended.
-    pub fn look(&self, backend: &dyn Backend, range: Range<u64>) -> io::Result<u64> {
+    fn look(&self, backend: &dyn Backend, range: Range<u64>) -> io::Result<u64> {
         let before = self.committed.lock().now();
         let found = backend.places(range.clone())?;
         let is_all = found.len() < PLACES_MAX;
@@ -86,12 +106,51 @@ impl Placement {
         result
     }
 
-    /// What a flush needs that asks now.
-    pub fn needs(&self) -> Reach {
+    /// What a flush needs that asks now. Only the flush of the file itself would write it back, so
+    /// `write_back` does that first.
+    pub fn needs(&self, write_back: impl FnOnce() -> io::Result<()>) -> io::Result<Reach> {
+        if self.is_unplaced.swap(false, Ordering::AcqRel) {
+            write_back().inspect_err(|_| self.on_written_anywhere())?;
+            self.need_commit();
+        }
+        Ok(self.reach())
+    }
+
+    fn reach(&self) -> Reach {
         if self.changed.load(Ordering::Acquire) <= self.fs.committed_to() {
             Reach::Device
         } else {
             Reach::FileSystem
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// The defect: the commit of another file covered a write that XFS had kept in the page cache.
+    #[test]
+    fn a_write_that_may_be_anywhere_is_written_back_before_its_commit() {
+        let placement = Placement::new(FileSystems::default());
+        let calls = Cell::new(0);
+        let count = || {
+            calls.set(calls.get() + 1);
+            Ok(())
+        };
+        let needs = || placement.needs(count).expect("no error");
+        for count in 1..3 {
+            placement.on_written_anywhere();
+            placement.changed.store(0, Ordering::Release);
+            assert_eq!((needs(), calls.get()), (Reach::FileSystem, count));
+            assert_eq!((needs(), calls.get()), (Reach::FileSystem, count), "until that commit");
+        }
+        placement.changed.store(0, Ordering::Release);
+        assert_eq!(needs(), Reach::Device);
+        placement.on_written_anywhere();
+        placement.needs(|| Err(io::ErrorKind::Other.into())).expect_err("it is not written back");
+        placement.changed.store(0, Ordering::Release);
+        assert_eq!((needs(), calls.get()), (Reach::FileSystem, 3), "it is tried again");
     }
 }

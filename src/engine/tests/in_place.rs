@@ -19,7 +19,7 @@ struct Counting {
 
 impl Counting {
     fn of(device: &Arc<Device>) -> Arc<Self> {
-        Self::without(device, 1..=0)
+        Self::without(device, u64::MAX..=u64::MAX)
     }
 
     fn without(device: &Arc<Device>, unknown: RangeInclusive<u64>) -> Arc<Self> {
