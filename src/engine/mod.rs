@@ -408,7 +408,7 @@ impl Engine {
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
     ) -> (R, Outbox<Token>) {
         let mut out = Outbox::default();
-        let has_company = self.journal.is_some() && (others_come || self.fs.is_busy());
+        let has_company = self.is_in_company() || others_come && self.journal.is_some();
         let mut core = self.lock();
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         core.set_company(has_company);
@@ -437,8 +437,12 @@ impl Engine {
     /// Whether other operations of the file may be about to join. While files share flushes, that
     /// is so only after operations that were answered together.
     fn may_gather(&self) -> bool {
-        let is_in_company = self.journal.is_some() && self.fs.is_busy();
-        !is_in_company || self.lock().gathers()
+        !self.is_in_company() || self.lock().gathers()
+    }
+
+    /// Whether files share flushes now, this one among them.
+    fn is_in_company(&self) -> bool {
+        self.journal.is_some() && self.fs.is_busy()
     }
 
     fn perform(self: &Arc<Self>, request: Request<Token>) {
@@ -610,7 +614,7 @@ impl Engine {
                 sync_method: Some(SyncMethod::SharedFlush),
                 extends: None,
                 ..
-            } if succeeded && self.journal.is_some() && self.fs.is_busy() => {
+            } if succeeded && self.is_in_company() => {
                 self.placement.on_written(&*self.backend, *offset..offset + work.len())
             }
             _ => self.placement.on_written_anywhere(),

@@ -123,7 +123,7 @@ impl Place {
     }
 
     /// The part in a range.
-    fn part_in(&self, range: &Range<u64>) -> Option<Self> {
+    pub fn part_in(&self, range: &Range<u64>) -> Option<Self> {
         let (start, end) = (self.start.max(range.start), self.end.min(range.end));
         let physical = self.physical.wrapping_add(start.saturating_sub(self.start));
         (start < end).then_some(Self { start, end, physical })

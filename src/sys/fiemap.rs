@@ -78,10 +78,10 @@ pub(crate) fn places<const N: usize>(
 impl RawExtent {
     /// The part in the range, if it is written and belongs to this file alone.
     fn place_in(&self, range: &Range<u64>) -> Option<Place> {
-        let start = self.logical.max(range.start);
-        let end = (self.logical + self.length).min(range.end);
-        let is_plain = self.flags & !(EXTENT_LAST | EXTENT_MERGED) == 0 && start < end;
-        is_plain.then(|| Place { start, end, physical: self.physical + (start - self.logical) })
+        let Self { logical: start, physical, .. } = *self;
+        let is_plain = self.flags & !(EXTENT_LAST | EXTENT_MERGED) == 0;
+        let place = Place { start, end: start + self.length, physical };
+        if is_plain { place.part_in(range) } else { None }
     }
 }
 

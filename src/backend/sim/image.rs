@@ -196,13 +196,8 @@ impl Inode {
     /// The written places of a range. A block that is freed and allocated again is at the same
     /// place of the device.
     pub fn places(&self, range: Range<u64>) -> Places {
-        let mut places = Places::new();
-        for extent in self.extents().into_iter().filter(|extent| extent.written) {
-            let (start, end) = (extent.start.max(range.start), extent.end.min(range.end));
-            if start < end && places.len() < PLACES_MAX {
-                places.push(Place { start, end, physical: start });
-            }
-        }
-        places
+        let written = self.extents().into_iter().filter(|extent| extent.written);
+        let places = written.map(|Extent { start, end, .. }| Place { start, end, physical: start });
+        places.filter_map(|place| place.part_in(&range)).take(PLACES_MAX).collect()
     }
 }
