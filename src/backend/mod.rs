@@ -70,11 +70,17 @@ pub struct Stamp {
     pub changed: (i64, u64),
 }
 
-/// The most places of one look.
-pub const PLACES_MAX: usize = 16;
+/// The most extents of one look at the places of a file.
+pub const EXTENTS_PER_LOOK: usize = 16;
 
-/// The places of one look.
-pub type Places = SmallVec<[Place; 1]>;
+/// The result of one look at the places of a file.
+#[derive(Debug)]
+pub struct Places {
+    /// The end of the range that was looked at.
+    pub end: u64,
+    /// Where the file has written blocks of its own, in order.
+    pub found: SmallVec<[Place; 1]>,
+}
 
 /// The stamps of each file that holds the data.
 pub type Stamps = SmallVec<[Stamp; 1]>;
@@ -108,8 +114,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Returns the allocated extents that end above `from`, in order. May include extents below.
     fn extents(&self, from: u64) -> io::Result<Vec<Extent>>;
-    /// Writes back as [`write_back`](Self::write_back). Then returns the first [`PLACES_MAX`]
-    /// places of the range where the file has written blocks of its own, in order.
+    /// Writes back as [`write_back`](Self::write_back). Then looks at the first [`EXTENTS_PER_LOOK`]
+    /// extents of the range.
     fn places(&self, _range: Range<u64>) -> io::Result<Places> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }

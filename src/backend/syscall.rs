@@ -1,7 +1,7 @@
 //! The backend of plain system calls on one descriptor.
 
 use super::ring::RingFile;
-use super::{Backend, Exclusion, Job, PLACES_MAX, Places, Stamp, Stamps};
+use super::{Backend, EXTENTS_PER_LOOK, Exclusion, Job, Places, Stamp, Stamps};
 use crate::buffer::Segment;
 use crate::rules::marker;
 use crate::rules::recovery::Extent;
@@ -111,7 +111,8 @@ impl Backend for Syscall {
     }
 
     fn places(&self, range: Range<u64>) -> io::Result<Places> {
-        sys::fiemap::places::<PLACES_MAX>(self.fd.as_fd(), range)
+        let (end, found) = sys::fiemap::places::<EXTENTS_PER_LOOK>(self.fd.as_fd(), range)?;
+        Ok(Places { end, found })
     }
 
     fn punch_hole(&self, start: u64, end: u64) -> io::Result<()> {

@@ -8,7 +8,7 @@
 //! back, which may move its blocks, before that commit.
 
 use super::process::FileSystems;
-use crate::backend::{Backend, PLACES_MAX};
+use crate::backend::{Backend, Places};
 use crate::rules::committed::Committed;
 use crate::rules::flush::Reach;
 use crate::sync::Mutex;
@@ -64,7 +64,7 @@ impl Placement {
         if !self.committed.lock().is_worth_a_look() {
             return Ok(false);
         }
-        let found = backend.places(range.clone())?;
+        let Places { found, .. } = backend.places(range.clone())?;
         if self.committed.lock().holds(&range, &found, self.fs.committed_to()) {
             return Ok(true);
         }
@@ -89,9 +89,7 @@ impl Placement {
     /// Looks where the blocks of a range are. Returns where the look ended.
     fn look(&self, backend: &dyn Backend, range: Range<u64>) -> io::Result<u64> {
         let before = self.committed.lock().now();
-        let found = backend.places(range.clone())?;
-        let is_all = found.len() < PLACES_MAX;
-        let end = found.last().filter(|_| !is_all).map_or(range.end, |last| last.end);
+        let Places { end, found } = backend.places(range.clone())?;
         let ticket = self.fs.ticket();
         self.committed.lock().see(range.start..end, &found, before, ticket);
         Ok(end)

@@ -55,12 +55,13 @@ pub(crate) fn extents(fd: BorrowedFd<'_>, from: u64) -> io::Result<Vec<Extent>> 
     }
 }
 
-/// Returns the first `N` places of the range where the file has written blocks of its own. Writes
-/// cached pages back before: that may move blocks, and direct writes may leave some.
+/// Looks at the first `N` extents of the range. Returns where that ended, and the places where the
+/// file has written blocks of its own. Writes cached pages back before: that may move blocks, and
+/// direct writes may leave some.
 pub(crate) fn places<const N: usize>(
     fd: BorrowedFd<'_>,
     range: Range<u64>,
-) -> io::Result<SmallVec<[Place; 1]>> {
+) -> io::Result<(u64, SmallVec<[Place; 1]>)> {
     let mut request = Request::<N> {
         start: range.start,
         length: range.end - range.start,
@@ -72,7 +73,9 @@ pub(crate) fn places<const N: usize>(
     };
     fill(fd, &mut request)?;
     let found = &request.extents[..request.mapped_extents as usize];
-    Ok(found.iter().filter_map(|raw| raw.place_in(&range)).collect())
+    let last = found.last().filter(|_| found.len() == N);
+    let end = last.map_or(range.end, |last| range.end.min(last.logical + last.length));
+    Ok((end, found.iter().filter_map(|raw| raw.place_in(&range)).collect()))
 }
 
 impl RawExtent {

@@ -1,6 +1,6 @@
 //! One state of a simulated file system: names, sizes, markers, and blocks with their content.
 
-use crate::backend::{PLACES_MAX, Places};
+use crate::backend::{EXTENTS_PER_LOOK, Places};
 use crate::rules::committed::Place;
 use crate::rules::recovery::Extent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,8 +196,13 @@ impl Inode {
     /// The written places of a range. A block that is freed and allocated again is at the same
     /// place of the device.
     pub fn places(&self, range: Range<u64>) -> Places {
-        let written = self.extents().into_iter().filter(|extent| extent.written);
-        let places = written.map(|Extent { start, end, .. }| Place { start, end, physical: start });
-        places.filter_map(|place| place.part_in(&range)).take(PLACES_MAX).collect()
+        let extents = self.extents();
+        let within = extents.iter().filter(|it| it.start < range.end && it.end > range.start);
+        let looked: Vec<_> = within.take(EXTENTS_PER_LOOK).collect();
+        let last = looked.last().filter(|_| looked.len() == EXTENTS_PER_LOOK);
+        let end = last.map_or(range.end, |last| last.end.min(range.end));
+        let written = looked.iter().filter(|it| it.written);
+        let places = written.map(|it| Place { start: it.start, end: it.end, physical: it.start });
+        Places { end, found: places.filter_map(|place| place.part_in(&range)).collect() }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::sharing::*;
 use super::*;
+use crate::backend::EXTENTS_PER_LOOK;
 use crate::backend::ring::RingFile;
 use crate::backend::sim::SimJournal;
 use crate::sync::world;
@@ -76,6 +77,34 @@ fn rewrites_in_place_need_no_commit() {
         for numbers in numbers_after_power_cut(&device) {
             assert_eq!(numbers[..RECORDS as usize], wanted, "{seed}");
         }
+    }
+}
+
+/// The defect: a look at sixteen extents, some of them unwritten, counted as one at the whole file.
+/// So the extents behind them stayed unknown.
+#[test]
+fn unwritten_extents_hide_none_behind_them() {
+    const LAST: u64 = EXTENTS_PER_LOOK as u64 / 2 + 1;
+    for seed in 0..2 {
+        let device = Device::new(seed, Settings::default());
+        let journal = Counting::of(&device);
+        let files = files_with(&device, &journal);
+        let (errors, _) = world::run(seed, || {
+            in_threads(&files, 0..=LAST, |engine, number| {
+                engine.write_at(&record(number, 1), 2 * number * BLOCK_BYTES, true)
+            })
+        });
+        assert_eq!(errors, []);
+        let (before, joins) = (stats_of(&files), journal.joins.load(Relaxed));
+        let (errors, _) = world::run(seed, || {
+            in_threads(&files, 1..=REWRITES, |engine, number| {
+                engine.write_at(&record(number, 1), 2 * LAST * BLOCK_BYTES, true)
+            })
+        });
+        assert_eq!(errors, []);
+        let flushes = stats_of(&files).flushes - before.flushes;
+        let joins = journal.joins.load(Relaxed) - joins;
+        assert!(flushes > 50 && joins < flushes / 4, "{joins} commits of {flushes} flushes");
     }
 }
 
