@@ -114,8 +114,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Returns the allocated extents that end above `from`, in order. May include extents below.
     fn extents(&self, from: u64) -> io::Result<Vec<Extent>>;
-    /// Writes back as [`write_back`](Self::write_back). Then looks at the first [`EXTENTS_PER_LOOK`]
-    /// extents of the range.
+    /// Writes back as [`write_back`](Self::write_back). Then looks at the first
+    /// [`EXTENTS_PER_LOOK`] extents of the range.
     fn places(&self, _range: Range<u64>) -> io::Result<Places> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }

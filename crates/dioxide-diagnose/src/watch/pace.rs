@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// The maximum cost of sampling, as a share of one processor.
 const COST_MAX: f64 = 0.03;
+/// The same of the first samples, without which a short observation would show little.
+const FIRST_COST_MAX: f64 = 0.15;
+const FIRST: u64 = 150;
 const INTERVAL_MIN: Duration = Duration::from_millis(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// The fractional parts of its multiples are evenly distributed, without order.
@@ -25,7 +28,8 @@ impl Pace {
         self.cost += weight * (cost.as_secs_f64() - self.cost);
         self.looks += 1;
         let spread = 0.5 + (self.looks as f64 * GOLDEN).fract();
-        let mean = Duration::from_secs_f64(self.cost / COST_MAX).clamp(INTERVAL_MIN, INTERVAL_MAX);
+        let cost_max = if self.looks <= FIRST { FIRST_COST_MAX } else { COST_MAX };
+        let mean = Duration::from_secs_f64(self.cost / cost_max).clamp(INTERVAL_MIN, INTERVAL_MAX);
         mean.mul_f64(spread)
     }
 }
@@ -35,7 +39,7 @@ mod tests {
     use super::*;
 
     fn mean_interval(cost: Duration) -> Duration {
-        let mut pace = Pace::default();
+        let mut pace = Pace { cost: cost.as_secs_f64(), looks: FIRST };
         (0..1000).map(|_| pace.next(cost)).sum::<Duration>() / 1000
     }
 
@@ -46,6 +50,15 @@ mod tests {
             let share = cost.as_secs_f64() / mean_interval(cost).as_secs_f64();
             assert!((0.029..0.031).contains(&share), "{share} at {cost:?}");
         }
+    }
+
+    /// Short observations missed queues: two seconds were 14 samples.
+    #[test]
+    fn the_first_samples_may_cost_more() {
+        let (mut pace, cost) = (Pace::default(), Duration::from_millis(4));
+        let first: Duration = (0..FIRST).map(|_| pace.next(cost)).sum();
+        assert!(first < Duration::from_secs(5), "{first:?}");
+        assert!(pace.next(cost) > Duration::from_millis(60));
     }
 
     #[test]

@@ -22,6 +22,8 @@ const WAITER_STACKS: usize = 8;
 const IDLE_STACKS: usize = 1;
 /// Further stacks of a kind are not counted.
 const STACKS_MAX: usize = 100;
+/// The least share of followers among the threads that wait in the same functions.
+const FOLLOWERS_MIN: f64 = 0.25;
 
 /// What a sampled thread does with others, and how often it has run.
 #[derive(Clone, Debug)]
@@ -221,7 +223,7 @@ impl Queues {
         // The file beside whose calls a thread waited most.
         let mut of_threads: BTreeMap<Tid, (u64, usize)> = BTreeMap::new();
         for file in self.files.keys() {
-            for thread in self.wakes.followers(*file) {
+            for thread in self.followers(*file) {
                 let waits = self.waiters[&thread].waits[file];
                 let most = of_threads.entry(thread).or_default();
                 *most = (*most).max((waits, *file));
@@ -237,6 +239,29 @@ impl Queues {
             queues.push(self.queue(task, file, &threads));
         }
         (queues, indices)
+    }
+
+    /// The threads that follow the calls on a file. Threads that wait in the same functions wait
+    /// for the same. If few of them follow, those do so by chance.
+    fn followers(&self, file: usize) -> HashSet<Tid> {
+        let mut followers = self.wakes.followers(file);
+        let mut in_stacks: HashMap<&Vec<usize>, (u64, u64)> = HashMap::new();
+        for (thread, waiter) in &self.waiters {
+            for stack in waiter.stacks.get(&file).into_iter().flat_map(BTreeMap::keys) {
+                let (follow, all) = in_stacks.entry(stack).or_default();
+                *follow += u64::from(followers.contains(thread));
+                *all += 1;
+            }
+        }
+        let is_of_many = |stack: &Vec<usize>| {
+            let (follow, all) = in_stacks[stack];
+            follow as f64 >= FOLLOWERS_MIN * all as f64
+        };
+        followers.retain(|thread| {
+            let stacks = self.waiters.get(thread).and_then(|waiter| waiter.stacks.get(&file));
+            stacks.is_none_or(|stacks| stacks.keys().any(is_of_many))
+        });
+        followers
     }
 
     fn queue(&self, task: &str, file: usize, threads: &HashSet<Tid>) -> Queue {
@@ -330,6 +355,30 @@ mod tests {
         assert_eq!((queue.threads, queue.leaders, queue.leading_waiters), (1, 2, 1));
         assert_eq!((queue.looks, queue.looks_of_several, queue.waits), (21, 0, 20));
         assert_eq!(queue.call, "fdatasync");
+    }
+
+    /// The defect: of a pool whose threads work in turn, one followed the flushes by chance.
+    #[test]
+    fn few_followers_of_many_that_wait_in_the_same_functions_are_chance() {
+        let found = |followers: u32| {
+            const WAITERS: u32 = 8;
+            let mut queues = Queues::default();
+            for flush in 0..20 {
+                let runs = 100 * flush;
+                let waiters = 2..2 + WAITERS;
+                let follows = move |tid: u32| tid < 2 + followers;
+                let waiting = waiters.map(|tid| waits(tid, if follows(tid) { runs } else { 0 }));
+                assert!(queues.look([leads(1, runs)].into_iter().chain(waiting).collect(), vec![]));
+                queues.take_stacks(|reading| Some(vec![usize::from(reading.part == Part::Waits)]));
+                let is_over = Cell::new(0);
+                let read =
+                    |(_, tid): Tid| Some(if follows(tid) { runs + is_over.get() } else { 0 });
+                queues.nap(read, || ());
+                queues.nap(read, || is_over.set(1));
+            }
+            queues.finish().1.len()
+        };
+        assert_eq!((found(1), found(6)), (0, 6));
     }
 
     #[test]
