@@ -15,7 +15,7 @@ test-all:
 
 # Compares the rates of the bench with those of fio and sysbench. On an idle machine.
 agreement:
-	scripts/with-lab cargo test --package dioxide-cli --test agreement
+	scripts/with-lab cargo test --release --package dioxide-cli --test agreement
 
 # The HTML pages in a real browser: console, width, network. Screenshots in target/pages.
 pages:

@@ -123,6 +123,7 @@ fn a_crash_at_every_event_and_in_every_recovery_from_it_loses_nothing() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes unless built with --release, as by make test")]
 fn the_same_seed_gives_the_same_run() {
     for seed in 0..REPEATED_SEEDS {
         let crashes = Crashes::OneIn(24);

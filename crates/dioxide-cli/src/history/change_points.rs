@@ -221,8 +221,8 @@ mod tests {
         for (levels, expected) in known {
             let is_exact =
                 |seed: &u64| of_one(noisy(&mut Rng::with_seed(*seed), levels, 0.03)) == expected;
-            let exact = (0..30).filter(is_exact).count();
-            assert!(exact >= 25, "{exact} of 30 for {levels:?}");
+            let exact = (0..12).filter(is_exact).count();
+            assert!(exact >= 10, "{exact} of 12 for {levels:?}");
         }
     }
 
@@ -230,14 +230,14 @@ mod tests {
     #[test]
     fn most_changes_are_found_and_near_their_place() {
         let mut hits = 0;
-        for seed in 0..50 {
+        for seed in 0..25 {
             let mut rng = Rng::with_seed(seed);
             let mut series: Vec<_> = (0..7).map(|_| noisy(&mut rng, &[(5.0, 24)], 0.05)).collect();
             series.push(noisy(&mut rng, &[(5.0, 14), (4.3, 10)], 0.05));
             let points = found(&series).pop().unwrap();
             hits += usize::from(points.iter().any(|point| point.at.abs_diff(14) <= 1));
         }
-        assert!(hits >= 45, "{hits} of 50");
+        assert!(hits >= 22, "{hits} of 25");
     }
 
     /// Any change point in any of six series is a false alarm.
