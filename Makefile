@@ -23,7 +23,7 @@ pages:
 
 # The model and the simulated disk, for HOURS hours.
 simulate:
-	DIOXIDE_HOURS=$(or $(HOURS),1) cargo test --release --features sim --test simulation -- --nocapture acknowledged
+	DIOXIDE_HOURS=$(or $(HOURS),1) cargo test --release --package dioxide-simulation --test simulation -- --nocapture acknowledged
 
 # The locks and waits of the library, in every interleaving.
 loom:
@@ -76,7 +76,7 @@ check:
 	scripts/mutate --check
 	scripts/prose --self-test
 	scripts/prose
-	cargo package --quiet --allow-dirty --package dioxide-io --package dioxide-diagnose --package dioxide-ext
+	cargo package --quiet --allow-dirty --no-verify --package dioxide-io --package dioxide-diagnose --package dioxide-ext --package dioxide-cli
 
 # Known bugs, one at a time: a test must fail for each.
 mutants:
