@@ -2,12 +2,17 @@
 //! steps that the core decides.
 //!
 //! Order, so that a crash at any point can be undone:
-//! 1. the marker that announces the new size, durable;
+//! 1. the marker that announces the new size;
 //! 2. the allocation, and zeros if the space is to be filled;
 //! 3. if there was no space for all of it: less, and the marker again, with the true size;
-//! 4. the marker that announces the next step as well. One sync makes it and the growth durable, so
-//!    the next job has its first step behind it;
+//! 4. the marker that announces the next step as well, so the next job has its first step behind
+//!    it;
 //! 5. only now do writers use the space.
+//!
+//! An ordered journal commits these changes in this order, so no step waits for a flush. The first
+//! durable write into the space commits them all: it converts the space, or needs the new size.
+//! Elsewhere each marker is durable before the next step, and the sync of step 4 makes the growth
+//! durable as well. So it is for a marker that says more than a growth.
 //!
 //! The marker of step 4 has `grown_from` = the size now reached. No writer writes above it until
 //! the next allocation is complete. Recovery relies on that.
@@ -142,7 +147,8 @@ impl Engine {
             return self.end_growth(job.marker, end, physical).map_err(fail);
         }
         if !job.announced {
-            self.mark(job.marker).map_err(|error| fail(self.of_marker(error, job.plan, room)))?;
+            self.announce(job.marker, job.plan)
+                .map_err(|error| fail(self.of_marker(error, job.plan, room)))?;
         }
         let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
         let result = self.grow_by(plan, job.marker, room);
@@ -250,13 +256,25 @@ impl Engine {
         self.placement.need_commit();
         let grown_to = prepared?;
         if grown_to < plan.to {
-            self.mark(Marker { grown_to, ..marker })?;
+            self.announce(Marker { grown_to, ..marker }, Some(plan))?;
         }
         let next = self.lock().announce(plan, grown_to, room);
-        self.mark(next)?;
+        self.announce(next, Some(plan))?;
         count(&self.counters.growths, 1);
         count(&self.counters.grown_bytes, grown_to - plan.from);
         Ok(grown_to)
+    }
+
+    /// Writes the marker of a job. In an ordered journal, a marker that says nothing but a growth
+    /// needs no flush.
+    fn announce(&self, marker: Marker, plan: Option<Plan>) -> Result<()> {
+        let only_grows = plan.is_some() && marker.only_grows_after(self.lock().marker());
+        if !(self.commits_in_order && only_grows) {
+            return self.mark(marker);
+        }
+        self.backend.write_marker(&marker.encode())?;
+        self.lock().on_marked(marker);
+        Ok(())
     }
 
     /// Writes the marker and makes it durable.

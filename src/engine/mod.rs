@@ -68,6 +68,8 @@ use waiter::{News, Task};
 pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
     pub journal: Option<Arc<dyn Journal>>,
+    /// The file system commits changes in the order in which they are made.
+    pub commits_in_order: bool,
     pub path: Arc<Path>,
     pub process: &'static Process,
     pub fs: FileSystems,
@@ -94,6 +96,8 @@ pub(crate) struct Engine {
     flushes_each_write: bool,
     /// With a journal, a flush may be that of another file.
     journal: Option<Arc<dyn Journal>>,
+    /// The next commit that a durable write needs commits the markers and the growth before it.
+    commits_in_order: bool,
     placement: CachePadded<Placement>,
     core: CachePadded<Mutex<Core<Token>>>,
     packer: CachePadded<Packer>,
@@ -137,6 +141,7 @@ impl Engine {
             writes_through: parts.props.writes_through,
             flushes_each_write,
             journal: parts.journal,
+            commits_in_order: parts.commits_in_order,
             placement: CachePadded(placement),
             core: CachePadded(Mutex::new(core)),
             packer: CachePadded(Packer::new(parts.alignment)),

@@ -309,6 +309,7 @@ impl File {
         Engine::new(Parts {
             backend: Arc::new(disk.clone()),
             journal: None,
+            commits_in_order: false,
             path: Path::new("model").into(),
             process: &PROCESS,
             fs: fs.clone(),

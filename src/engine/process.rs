@@ -71,6 +71,8 @@ pub(crate) struct FileSystem {
     /// Wakers of queues that wait for the end of a flush. Locked with the domain held.
     sleepers: Mutex<Vec<Waker>>,
     journal: Mutex<KnownJournal>,
+    /// Whether its journal commits changes in order; if not, why.
+    order: OnceLock<Result<(), String>>,
     wedged: OnceLock<Arc<Error>>,
     /// Its device number, as in [`Facts`](crate::sys::probe::Facts); 0 on the simulated disk.
     dev: u64,
@@ -418,6 +420,18 @@ impl FileSystems {
         let result = perform();
         let ended = self.end_flush(flush, (&result, Reach::File), cause);
         self.awaited(ended, result)
+    }
+
+    /// Whether the journal of a file's only file system commits changes in the order in which they
+    /// are made. If not, returns the reason in words. `check` finds out, once.
+    pub fn commits_in_order(
+        &self,
+        check: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        match &self.0[..] {
+            [fs] => fs.order.get_or_init(check).clone(),
+            _ => Err("its members have a journal each".into()),
+        }
     }
 
     /// The journal of a file's only file system, as [`FileSystem::journal`].

@@ -36,6 +36,11 @@ impl Disk {
         Self::with(Settings { capacity_bytes, allocates: false, ..Settings::default() })
     }
 
+    /// A disk whose file system may commit changes in any order.
+    fn without_order(capacity_bytes: u64) -> Self {
+        Self::with(Settings { capacity_bytes, commits_fast: true, ..Settings::default() })
+    }
+
     fn with(settings: Settings) -> Self {
         let disk = Self::of(Device::new(0, settings));
         disk.0.sync_all().expect("nothing fails yet");
@@ -158,6 +163,7 @@ fn open_in(
     let engine = Engine::new(Parts {
         backend: Arc::new(disk.0.clone()),
         journal,
+        commits_in_order: disk.0.device.commits_in_order(),
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,
@@ -797,7 +803,7 @@ fn a_write_beyond_all_limits_refuses_no_append() {
 
 /// The life of a file whose block `n` holds the number `n + 1`. Returns the number of blocks that
 /// were acknowledged as durable.
-fn live(file: &SimFile) -> u64 {
+fn live(file: &Arc<Engine>) -> u64 {
     let mut durable = 0;
     let mut number = 1;
     for step in 0..40u64 {
@@ -876,28 +882,26 @@ fn check_after_crash(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
         let image = disk.crash(|_| true);
         image.die_after(again);
         let died = recover_by(&image.0, SELF, Recover::Truncate).is_err();
-        let file = open_on(
-            image.crash(|n| n.is_none() && again % 2 == 0),
-            Some(prepared),
-            FileSystems::default(),
-        )
-        .unwrap_or_else(|kind| panic!("{at}, recovery call {again}: {kind}"));
-        let contents = contents(&file);
-        let end = contents.iter().position(|content| *content == 0).unwrap_or(contents.len());
-        assert!(
-            end as u64 >= durable,
-            "{at}, recovery call {again}: {durable} acknowledged, {end} found"
-        );
-        assert!(
-            contents[..end].iter().zip(1..).all(|(found, wanted)| *found == wanted),
-            "{at}: {contents:?}"
-        );
-        if prepared == Prepared::Unwritten {
-            assert_eq!(end, contents.len(), "{at}: grown space shows");
-        }
+        let image = image.crash(|n| n.is_none() && again % 2 == 0);
+        check_recovered(image, durable, prepared, &format!("{at}, recovery call {again}"));
         if !died {
             break;
         }
+    }
+}
+
+fn check_recovered(image: Disk, durable: u64, prepared: Prepared, at: &str) {
+    let file = open_on(image, Some(prepared), FileSystems::default())
+        .unwrap_or_else(|kind| panic!("{at}: {kind}"));
+    let contents = contents(&file);
+    let end = contents.iter().position(|content| *content == 0).unwrap_or(contents.len());
+    assert!(end as u64 >= durable, "{at}: {durable} acknowledged, {end} found");
+    assert!(
+        contents[..end].iter().zip(1..).all(|(found, wanted)| *found == wanted),
+        "{at}: {contents:?}"
+    );
+    if prepared == Prepared::Unwritten {
+        assert_eq!(end, contents.len(), "{at}: grown space shows");
     }
 }
 

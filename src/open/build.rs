@@ -48,6 +48,8 @@ pub(crate) struct Build<'a> {
     pub ahead: Ahead,
     /// The journal by which the file shares flushes with others.
     pub journal: Option<Arc<dyn Journal>>,
+    /// The file system commits changes in the order in which they are made.
+    pub commits_in_order: bool,
     /// The first epoch of markers.
     pub epoch: u32,
     pub recovery: Recovery,
@@ -64,6 +66,7 @@ impl Build<'_> {
         Engine::new(Parts {
             backend,
             journal: self.journal,
+            commits_in_order: self.commits_in_order,
             path: self.path.clone(),
             process: self.process,
             fs: self.fs,
@@ -105,6 +108,7 @@ pub(crate) fn reader(
             facts: &facts,
             ahead: Ahead::NONE,
             journal: None,
+            commits_in_order: false,
             epoch: 0,
             recovery: Recovery::clean(facts.len),
             held: None,

@@ -364,7 +364,10 @@ fn make_engine(
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }
-    let journal = journal(&fs, file.backend(), &facts, request.descriptor_min)
+    let order = order(&fs, file.as_fd(), &facts, request.descriptor_min)
+        .inspect_err(|why| log::debug!("dioxide: {}: grows by flushes: {why}", shown(&**path)));
+    let commits_in_order = order.is_ok();
+    let journal = journal(&fs, file.backend(), &facts, request.descriptor_min, order)
         .inspect_err(|why| {
             log::debug!("dioxide: {}: has flushes of its own: {why}", shown(&**path));
         })
@@ -377,11 +380,24 @@ fn make_engine(
         facts: &facts,
         ahead,
         journal,
+        commits_in_order,
         epoch: sys::epoch(),
         recovery,
         held,
     };
     Ok(build.engine(Arc::new(file.keep())))
+}
+
+/// Checks whether the changes of a file are committed in the order in which they are made. If not,
+/// returns the reason in words.
+fn order(
+    fs: &FileSystems,
+    fd: BorrowedFd<'_>,
+    facts: &Facts,
+    descriptor_min: u32,
+) -> Result<(), String> {
+    fs.commits_in_order(|| sys::journal::commits_in_order(fd, facts, descriptor_min))?;
+    sys::journal::is_covered(fd)
 }
 
 /// The journal by which a file shares flushes. If it does not, returns the reason in words.
@@ -390,18 +406,19 @@ fn journal(
     file: &Syscall,
     facts: &Facts,
     descriptor_min: u32,
+    order: Result<(), String>,
 ) -> Result<Arc<dyn Journal>, String> {
     if file.has_lease_of_caller() {
         return Err("a program that does not know the library has no file of it".into());
     }
     let fd = file.as_fd();
-    let check = || sys::journal::can_commit_for_all(fd, facts);
+    order?;
+    let check = || sys::journal::gains(facts);
     let make = || {
         let file = JournalFile::beside(fd, facts, descriptor_min)?;
         Ok(Arc::new(file) as Arc<dyn Journal>)
     };
-    let journal = fs.journal(check, make)?;
-    sys::journal::is_covered(fd).map(|()| journal)
+    fs.journal(check, make)
 }
 
 /// Excludes other writers of a file, by the lock that `try_lock` takes, and refuses a file that the

@@ -418,6 +418,7 @@ impl BringUp<'_> {
             ahead,
             // Each member has other files beside it.
             journal: None,
+            commits_in_order: false,
             epoch,
             recovery,
             held,

@@ -101,6 +101,14 @@ impl Marker {
             && self.truncations == later.truncations
     }
 
+    /// Returns whether this marker differs from the one before only in the growth that it
+    /// announces, and in the end of the durable data. Without one before, the file has not grown.
+    pub fn only_grows_after(&self, before: Option<Self>) -> bool {
+        let before = before.unwrap_or(Self { recycled: false, ..*self });
+        let Self { base, grown_from, grown_to, epoch, .. } = *self;
+        *self == Self { base, grown_from, grown_to, epoch, ..before } && grown_to >= before.grown_to
+    }
+
     /// Returns the next marker, which announces a truncate.
     pub fn before_truncation(self) -> Self {
         let truncations = self.truncations.map(|count| count.wrapping_add(1));
@@ -241,6 +249,28 @@ mod tests {
     fn a_marker_that_announces_a_truncation_is_no_growth() {
         assert!(sample().only_grew_until(&sample()));
         assert!(!sample().only_grew_until(&sample().before_truncation()));
+    }
+
+    #[test]
+    fn a_marker_that_says_more_than_a_growth_is_known() {
+        let before = sample();
+        let grown_to = before.grown_to + 4096;
+        let next = Marker { grown_from: before.grown_to, grown_to, epoch: 0, ..before };
+        assert!(next.only_grows_after(Some(before)));
+        let mode = match before.mode {
+            Mode::AppendOnly => Mode::Positional,
+            Mode::Positional => Mode::AppendOnly,
+        };
+        let others = [
+            Marker { mode, ..next },
+            Marker { recycled: !next.recycled, ..next },
+            Marker { truncations: None, ..next },
+            Marker { grown_to: before.grown_to - 4096, ..next },
+        ];
+        assert!(others.iter().all(|other| !other.only_grows_after(Some(before))));
+        let first = Marker { recycled: false, ..before };
+        assert!(first.only_grows_after(None));
+        assert!(!Marker { recycled: true, ..first }.only_grows_after(None));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The journal of a file system: whether one commit can be that of all files.
+//! The journal of a file system: whether it commits changes in the order in which they are made,
+//! and whether one commit can be that of all files.
 //!
 //! One commit makes the finished writes of all files durable if three things hold. The data is at
 //! the device when a write returns, or when its file is written back. A change that joins the
@@ -40,12 +41,7 @@ impl JournalFile {
             return Err("its directory is on another file system".into());
         }
         let reports_flushes = reports_flushes(&file);
-        let journal = Self { file, fast_commits, reports_flushes };
-        match journal.commits_fast() {
-            Ok(false) => Ok(journal),
-            Ok(true) => Err("ext4 commits files one by one there (fast_commit)".into()),
-            Err(error) => Err(format!("the statistics of fast commits: {error}")),
-        }
+        Ok(Self { file, fast_commits, reports_flushes })
     }
 
     /// Changes the times of the file, which joins the running transaction.
@@ -60,18 +56,9 @@ impl JournalFile {
         self.reports_flushes
     }
 
-    /// Whether the file system has made fast commits. Those commit the changes of one file. Warns
-    /// of them once.
+    /// Whether the file system has made fast commits. Those commit the changes of one file.
     pub fn commits_fast(&self) -> io::Result<bool> {
-        let Some(statistics) = &self.fast_commits else { return Ok(false) };
-        let mut text = [0; STATISTICS_BYTES];
-        let len = statistics.read_at(&mut text, 0)?;
-        let count = fast_commits(&String::from_utf8_lossy(&text[..len]));
-        let fast = count.map(|count| count > 0).ok_or(io::ErrorKind::InvalidData)?;
-        if fast {
-            warn_of_fast_commits();
-        }
-        Ok(fast)
+        self.fast_commits.as_ref().map_or(Ok(false), shows_fast_commits)
     }
 }
 
@@ -89,6 +76,27 @@ fn reports_flushes(file: &OwnedFd) -> bool {
 
 fn is_from_6(release: &str) -> bool {
     release.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|it| it >= 6)
+}
+
+/// Whether an ext4 with these statistics has made fast commits. Warns of them once.
+fn shows_fast_commits(statistics: &File) -> io::Result<bool> {
+    let mut text = [0; STATISTICS_BYTES];
+    let len = statistics.read_at(&mut text, 0)?;
+    let count = fast_commits(&String::from_utf8_lossy(&text[..len]));
+    let fast = count.map(|count| count > 0).ok_or(io::ErrorKind::InvalidData)?;
+    if fast {
+        warn_of_fast_commits();
+    }
+    Ok(fast)
+}
+
+fn has_only_full_commits(dev: u64, descriptor_min: u32) -> Result<(), String> {
+    let Some(statistics) = fast_commits_of(dev, descriptor_min)? else { return Ok(()) };
+    match shows_fast_commits(&statistics) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err("ext4 commits files one by one there (fast_commit)".into()),
+        Err(error) => Err(format!("the statistics of fast commits: {error}")),
+    }
 }
 
 /// Says once that fdatasync may lose data there.
@@ -129,15 +137,28 @@ fn make_nameless(directory: &Path, descriptor_min: u32) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Checks whether one commit can be that of all files of a file system. If not, returns the reason
-/// in words.
-pub(crate) fn can_commit_for_all(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
+/// Checks whether a commit for all files of a file system gains anything. If not, returns the
+/// reason in words.
+pub(crate) fn gains(facts: &Facts) -> Result<(), String> {
+    if facts.writes_through || !probe::has_volatile_cache(facts.fs) {
+        return Err("its device has no volatile cache, so a flush costs little".into());
+    }
+    Ok(())
+}
+
+/// Checks whether the journal of a file system commits changes in the order in which they are made.
+/// If not, returns the reason in words.
+///
+/// A fast commit of ext4 would not. There are none yet, and a new attribute makes the running
+/// transaction ineligible for one.
+pub(crate) fn commits_in_order(
+    fd: BorrowedFd<'_>,
+    facts: &Facts,
+    descriptor_min: u32,
+) -> Result<(), String> {
     let err = |why: &str| Err(why.to_owned());
     if facts.is_device || facts.part != Part::Whole {
         return err("it is not a file of a file system of the kernel");
-    }
-    if facts.writes_through || !probe::has_volatile_cache(facts.fs) {
-        return err("its device has no volatile cache, so a flush costs little");
     }
     let Some(options) = probe::mount_options(facts) else {
         return err("the options of its mount are not visible");
@@ -160,10 +181,11 @@ pub(crate) fn can_commit_for_all(fd: BorrowedFd<'_>, facts: &Facts) -> Result<()
         Ok(probe::EXT) if !is_ordered(facts.fs) => {
             err("its superblock has options that change what a commit covers")
         }
+        Ok(probe::EXT) => has_only_full_commits(facts.fs, descriptor_min),
         Ok(probe::XFS) if has_other_devices(&options) => {
             err("its file system has more than one device")
         }
-        Ok(probe::EXT | probe::XFS) => Ok(()),
+        Ok(probe::XFS) => Ok(()),
         _ => err("it is not known here that one commit covers all files"),
     }
 }

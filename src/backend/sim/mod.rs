@@ -223,6 +223,11 @@ impl Device {
         self.state().faults.settings.allocates
     }
 
+    /// Returns whether the file system commits changes in the order in which they are made.
+    pub fn commits_in_order(&self) -> bool {
+        !self.state().faults.settings.commits_fast
+    }
+
     /// Draws a random number.
     pub fn draw(&self) -> u64 {
         self.state().faults.random.u64(..)

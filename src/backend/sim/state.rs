@@ -44,6 +44,8 @@ struct InFlight {
     inode: u64,
     offset: u64,
     bytes: Vec<u8>,
+    /// As [`Version::changes`].
+    changes: u64,
 }
 
 /// The content of a block after a write that no flush has covered.
@@ -52,8 +54,8 @@ struct Version {
     number: u64,
     life: u64,
     page: Page,
-    /// The number of changes before it. If the block was unwritten, the write converts it, and the
-    /// commit of a later change covers that.
+    /// The number of changes before it. If the block was unwritten, the write converts it: a change
+    /// of the journal itself, which is committed after those, and with any later one.
     changes: u64,
 }
 
@@ -90,6 +92,11 @@ impl State {
     pub fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number
+    }
+
+    /// The number of changes until now.
+    fn changes(&self) -> u64 {
+        self.committed + self.journal.len() as u64
     }
 
     /// Changes metadata. The next commit makes it stable.
@@ -160,7 +167,8 @@ impl State {
     /// Begins a write. From now on a crash may leave any part of it.
     pub fn send(&mut self, inode: u64, offset: u64, bytes: Vec<u8>) -> u64 {
         let ticket = self.next_number();
-        self.in_flight.insert(ticket, InFlight { inode, offset, bytes });
+        let changes = self.changes();
+        self.in_flight.insert(ticket, InFlight { inode, offset, bytes, changes });
         ticket
     }
 
@@ -171,7 +179,7 @@ impl State {
 
     /// Ends a write: programs read its bytes. Short if space runs out.
     pub fn land(&mut self, ticket: u64, dsync: bool) -> io::Result<u64> {
-        let InFlight { inode, offset, bytes } =
+        let InFlight { inode, offset, bytes, .. } =
             self.in_flight.remove(&ticket).expect("it was sent");
         let end = offset + bytes.len() as u64;
         let taken_to = self.take(inode, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
@@ -200,7 +208,7 @@ impl State {
 
     /// Ends a write with an error: any of its allocated blocks may have been written.
     pub fn fail(&mut self, ticket: u64) {
-        let InFlight { inode, offset, bytes } =
+        let InFlight { inode, offset, bytes, .. } =
             self.in_flight.remove(&ticket).expect("it was sent");
         for (block, page) in self.pages(inode, offset, &bytes) {
             if self.live.inode(inode).blocks.contains_key(&block) && self.faults.random.bool() {
@@ -228,10 +236,9 @@ impl State {
 
     /// Puts new content of a block into the volatile cache.
     fn remember(&mut self, inode: u64, block: u64, page: Page) {
-        let number = self.next_number();
+        let (number, changes) = (self.next_number(), self.changes());
         let known = self.live.inode(inode).blocks.get_mut(&block).expect("it is allocated");
         known.page = Some(page.clone());
-        let changes = self.committed + self.journal.len() as u64;
         let version = Version { number, life: known.life, page, changes };
         self.cache.entry((inode, block)).or_default().push(version);
     }
@@ -245,7 +252,22 @@ impl State {
         let is_covered =
             |change: &Change| change.is_of(inode) && (all || change.finds_data()) && !is_one_file;
         let covered = self.journal.iter().rposition(is_covered).map_or(0, |last| last + 1);
-        Snapshot { inode, number: self.number, changes: self.committed + covered as u64 }
+        let changes = (self.committed + covered as u64).max(self.before_conversions(inode));
+        Snapshot { inode, number: self.number, changes }
+    }
+
+    /// The number of changes before the last conversion of a file's unwritten blocks that is not
+    /// committed.
+    fn before_conversions(&self, inode: u64) -> u64 {
+        let blocks = self.stable.inodes.get(&inode).map(|inode| &inode.blocks);
+        let is_written = |block, life| {
+            let stable = blocks.and_then(|blocks| blocks.get(&block));
+            stable.is_some_and(|stable| stable.life == life && stable.page.is_some())
+        };
+        let cached = self.cache.range((inode, 0)..=(inode, u64::MAX));
+        let first = cached.filter_map(|((_, block), versions)| Some((*block, versions.first()?)));
+        let converts = first.filter(|(block, version)| !is_written(*block, version.life));
+        converts.map(|(_, version)| version.changes).max().unwrap_or(0)
     }
 
     pub fn flush(&mut self, snapshot: Snapshot) {
@@ -308,20 +330,19 @@ impl State {
     /// (stable) to the given number (newest).
     pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Image {
         let mut image = self.stable.clone();
-        let survive = choose(Piece::Metadata, self.journal.len() as u64) as usize;
-        self.journal.iter().take(survive).for_each(|change| image.apply(change));
-        for ((inode, number), pages) in self.unstable() {
+        let survive = choose(Piece::Metadata, self.journal.len() as u64);
+        self.journal.iter().take(survive as usize).for_each(|change| image.apply(change));
+        for ((inode, number), versions) in self.unstable() {
             let block =
                 image.inodes.get_mut(&inode).and_then(|inode| inode.blocks.get_mut(&number));
             let Some(block) = block else { continue };
-            let pages: Vec<_> = pages
-                .into_iter()
-                .filter(|(life, _)| *life == block.life)
-                .map(|(_, page)| page)
-                .collect();
-            if pages.is_empty() {
+            let versions = versions.into_iter().filter(|version| version.life == block.life);
+            let versions: Vec<_> = versions.collect();
+            let converts = |version: &Version| version.changes <= self.committed + survive;
+            if versions.is_empty() || block.page.is_none() && !versions.iter().any(converts) {
                 continue;
             }
+            let pages: Vec<_> = versions.into_iter().map(|version| version.page).collect();
             let (mut page, later) = match &block.page {
                 Some(stable) => (**stable, &pages[..]),
                 None => match choose(Piece::Block(number), pages.len() as u64) as usize {
@@ -345,23 +366,16 @@ impl State {
         image
     }
 
-    /// Unstable versions of each block, oldest first, with the life of the block. They come from
-    /// the cache and from writes in flight.
-    fn unstable(&self) -> BTreeMap<(u64, u64), Vec<(u64, Page)>> {
-        let cached = self.cache.iter().map(|(key, versions)| {
-            (
-                *key,
-                versions
-                    .iter()
-                    .map(|version| (version.life, version.page.clone()))
-                    .collect::<Vec<_>>(),
-            )
-        });
-        let mut unstable: BTreeMap<_, _> = cached.collect();
-        for InFlight { inode, offset, bytes } in self.in_flight.values() {
-            for (number, page) in self.pages(*inode, *offset, bytes) {
-                if let Some(block) = self.live.inodes[inode].blocks.get(&number) {
-                    unstable.entry((*inode, number)).or_default().push((block.life, page));
+    /// Unstable versions of each block, oldest first. They come from the cache and from writes in
+    /// flight.
+    fn unstable(&self) -> BTreeMap<(u64, u64), Vec<Version>> {
+        let mut unstable = self.cache.clone();
+        for (ticket, InFlight { inode, offset, bytes, changes }) in &self.in_flight {
+            for (block, page) in self.pages(*inode, *offset, bytes) {
+                if let Some(known) = self.live.inodes[inode].blocks.get(&block) {
+                    let (number, life, changes) = (*ticket, known.life, *changes);
+                    let version = Version { number, life, page, changes };
+                    unstable.entry((*inode, block)).or_default().push(version);
                 }
             }
         }

@@ -86,6 +86,7 @@ impl Beside {
         Arc::new(Engine::new(Parts {
             backend: Arc::new(self.clone()),
             journal: None,
+            commits_in_order: false,
             path: Path::new("beside").into(),
             process: Process::current(),
             fs,

@@ -32,7 +32,7 @@ fn crashes_apart(disk: &Disk) -> [Disk; 2] {
 fn marker_and_size_that_a_crash_keeps_apart_are_brought_together() {
     for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
         for cut in 0.. {
-            let sim = Disk::new(DISK_BYTES);
+            let sim = Disk::without_order(DISK_BYTES);
             sim.die_after(cut);
             let Some(file) = open_on_dying(sim, prepared, FileSystems::default()) else { continue };
             let durable = live(&file);
@@ -60,6 +60,73 @@ fn check_apart(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
             break;
         }
     }
+}
+
+/// A file on a dying disk that grows by a few blocks at a time, or None if the disk is dead.
+fn growing(disk: Disk, prepared: Prepared) -> Option<Arc<Engine>> {
+    let file = open_on_dying(disk, prepared, FileSystems::default())?;
+    Some(Arc::new(Engine::new(Parts {
+        backend: Arc::new(file.backend.0.clone()),
+        journal: None,
+        commits_in_order: true,
+        path: Path::new("growing").into(),
+        process: Process::current(),
+        fs: FileSystems::default(),
+        props: props(Some(prepared)),
+        alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
+        growth_config: GrowthConfig { cap_bytes: 8 * BLOCK_BYTES, ..GROWTH_CONFIG },
+        recovery: Recovery::clean(0),
+        held: None,
+    })))
+}
+
+/// Power cuts at every call. Of what is not flushed, they keep any number of changes, and all of
+/// the data or none.
+fn cut_growth(prepared: Prepared, crashes: fn(&Disk) -> Vec<Disk>) {
+    for cut in 0.. {
+        let disk = Disk::new(DISK_BYTES);
+        disk.die_after(cut);
+        let Some(file) = growing(disk.clone(), prepared) else { continue };
+        let durable = live(&file);
+        let closed = file.finish().is_ok();
+        for (nth, image) in crashes(&disk).into_iter().enumerate() {
+            check_recovered(image, durable, prepared, &format!("call {cut}, {nth}, {prepared:?}"));
+        }
+        if closed {
+            break;
+        }
+    }
+}
+
+#[test]
+fn growth_that_waits_for_no_flush_loses_nothing_acknowledged() {
+    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
+        cut_growth(prepared, |disk| {
+            let (mut images, mut changes_max) = (Vec::new(), 0);
+            for changes in 0.. {
+                for keeps_data in [false, true] {
+                    images.push(Disk::of(disk.0.device.crash(&mut |piece, max| match piece {
+                        Piece::Metadata => {
+                            changes_max = max;
+                            changes
+                        }
+                        _ => max * u64::from(keeps_data),
+                    })));
+                }
+                if changes == changes_max {
+                    break;
+                }
+            }
+            images
+        });
+    }
+}
+
+/// The control: a journal that keeps the marker and the size apart.
+#[test]
+#[should_panic(expected = "call ")]
+fn without_an_ordered_journal_growth_without_a_flush_loses() {
+    cut_growth(Prepared::Unwritten, |disk| crashes_apart(disk).into());
 }
 
 #[test]
@@ -240,6 +307,7 @@ fn close_lets_others_in_last() {
     let file = Arc::new(Engine::new(Parts {
         backend: Arc::new(Watched::new(false)),
         journal: None,
+        commits_in_order: false,
         path: Path::new("watched").into(),
         process: Process::current(),
         fs: FileSystems::default(),
@@ -305,6 +373,7 @@ fn on_a_device_that_writes_through_no_flush_is_shared() {
         let file = Arc::new(Engine::new(Parts {
             backend: Arc::new(disk.0.clone()),
             journal: None,
+            commits_in_order: false,
             path: Path::new("device").into(),
             process: Process::current(),
             fs: FileSystems::default(),

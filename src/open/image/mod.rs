@@ -327,6 +327,7 @@ impl<'a> Opening<'a> {
             facts: &facts,
             ahead: Ahead::NONE,
             journal: None,
+            commits_in_order: false,
             epoch: 0,
             recovery,
             held: None,

@@ -154,7 +154,8 @@ mod tests {
         let schedule = Some(Schedule::new(200, 1));
         let crew = Crew { schedule, ..crew(&ledger, Duration::from_millis(100)) };
         let run = crew.work_in_batches(64, aim, |_, _| Ok(()), || Ok(())).unwrap().clock_out();
-        assert!((1..=21).contains(&run.figures.ops), "{}", run.figures.ops);
+        let most = 2 + (200.0 * run.figures.elapsed.as_secs_f64()) as u64;
+        assert!((1..=most).contains(&run.figures.ops), "{} of {most}", run.figures.ops);
         assert!(run.timings.lat.is_some());
     }
 }
