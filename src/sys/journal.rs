@@ -1,5 +1,5 @@
-//! The journal of a file system: whether it commits changes in the order in which they are made,
-//! and whether one commit can be that of all files.
+//! The journal of a file system: whether it commits changes in order, and whether one commit can be
+//! that of all files.
 //!
 //! One commit makes the finished writes of all files durable if three things hold. The data is at
 //! the device when a write returns, or when its file is written back. A change that joins the
