@@ -16,6 +16,9 @@ use crate::mount::Mount;
 use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
 
+/// Without it, the btrfs tools fail for the dead disk of another test.
+const WITHOUT_VOLUMES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/without-volumes");
+
 /// The smallest size that mkfs.xfs accepts.
 pub const SIZE_MIN: u64 = 300 << 20;
 
@@ -274,7 +277,8 @@ fn repair_fs(device: &Path) -> io::Result<()> {
 /// The btrfs tools scan the images behind all loop devices, and fail if another test has just
 /// broken one.
 fn run_btrfs_on(device: &Path, tool: &str, options: &[&str]) -> io::Result<()> {
-    retry(PATIENCE, || run_on(device, tool, options))
+    let command = [&[tool], options].concat();
+    retry(PATIENCE, || run_on(device, WITHOUT_VOLUMES, &command))
 }
 
 fn run_on(device: &Path, tool: &str, options: &[&str]) -> io::Result<()> {
