@@ -390,6 +390,20 @@ impl File {
         }
     }
 
+    /// Whether durable operations may share flushes with other files of the file system. If not,
+    /// the error is the reason in words. [`Stats::flushes_shared`] counts such flushes.
+    ///
+    /// # Errors
+    ///
+    /// The file flushes for itself: its file system or device is not one where a commit is known to
+    /// cover other files, or it is a reader.
+    pub fn shares_flushes(&self) -> std::result::Result<(), &str> {
+        match self.inner() {
+            FileHandle::Shared { engine, .. } => engine.why_no_shared_flush().map_or(Ok(()), Err),
+            FileHandle::Reader(_) => Err("it is open for reading"),
+        }
+    }
+
     /// When writes through this handle are stable.
     pub fn durability(&self) -> Durability {
         match self.inner() {

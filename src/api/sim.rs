@@ -111,7 +111,7 @@ impl Disk {
         let path: Arc<Path> = Path::new(name).into();
         let (backend, facts) = self.find(options.request(), &path, name)?;
         let (fs, allocates) = (self.fs.clone(), self.device.allocates());
-        let journal = Some(self.journal.clone());
+        let journal = Ok(self.journal.clone());
         let commits_in_order = self.device.commits_in_order();
         let below = Below { backend, facts, fs, allocates, journal, commits_in_order };
         below.open(options, path, || self.device.draw() as u32)
@@ -303,8 +303,8 @@ pub fn null(options: &OpenOptions) -> Result<File> {
     let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
     let facts = facts(Identity { inode: 1, birth_time: (0, 0) }, next_dev(), limits);
     let (backend, fs) = (Null::default(), FileSystems::default());
-    let below =
-        Below { backend, facts, fs, allocates: true, journal: None, commits_in_order: false };
+    let journal = Err("it keeps nothing".into());
+    let below = Below { backend, facts, fs, allocates: true, journal, commits_in_order: false };
     below.open(options, path, sys::epoch)
 }
 
@@ -340,8 +340,8 @@ struct Below<B> {
     fs: FileSystems,
     /// Whether space can be allocated without writing it.
     allocates: bool,
-    /// The journal by which files share flushes.
-    journal: Option<Arc<dyn Journal>>,
+    /// The journal by which files share flushes; or why they share none.
+    journal: std::result::Result<Arc<dyn Journal>, String>,
     commits_in_order: bool,
 }
 

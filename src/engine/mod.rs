@@ -67,7 +67,8 @@ use waiter::{News, Task};
 /// The parts of an engine, once the file is open, locked and recovered.
 pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
-    pub journal: Option<Arc<dyn Journal>>,
+    /// The journal by which the file shares flushes; or why it shares none.
+    pub journal: Result<Arc<dyn Journal>, String>,
     /// The file system commits changes in the order in which they are made.
     pub commits_in_order: bool,
     pub path: Arc<Path>,
@@ -94,8 +95,8 @@ pub(crate) struct Engine {
     writes_through: bool,
     /// Plain writes flush as well, so the ledger counts each of them as a flush.
     flushes_each_write: bool,
-    /// With a journal, a flush may be that of another file.
-    journal: Option<Arc<dyn Journal>>,
+    /// With a journal, a flush may be that of another file. Otherwise the reason in words.
+    journal: Result<Arc<dyn Journal>, String>,
     /// The next commit that a durable write needs commits the markers and the growth before it.
     commits_in_order: bool,
     placement: CachePadded<Placement>,
@@ -125,7 +126,7 @@ impl Engine {
         let len = parts.recovery.ceiling;
         let flushes_each_write = parts.backend.flushes_each_write();
         let placement = Placement::new(parts.fs.clone());
-        if parts.journal.is_some() {
+        if parts.journal.is_ok() {
             // The extents that one commit covers. Without them, each file needs one of its own.
             placement.look_at_all(&*parts.backend, len);
         }
@@ -239,8 +240,12 @@ impl Engine {
 
     /// Whether one flush can be that of both files.
     pub fn shares_flushes_with(&self, other: &Self) -> bool {
-        let both = self.journal.as_ref().zip(other.journal.as_ref());
-        both.is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+        matches!((&self.journal, &other.journal), (Ok(one), Ok(other)) if Arc::ptr_eq(one, other))
+    }
+
+    /// Why each flush is one of this file alone, if so.
+    pub fn why_no_shared_flush(&self) -> Option<&str> {
+        self.journal.as_ref().err().map(String::as_str)
     }
 
     // --- checks ----------------------------------------------------------------------------------
@@ -413,7 +418,7 @@ impl Engine {
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
     ) -> (R, Outbox<Token>) {
         let mut out = Outbox::default();
-        let has_company = self.is_in_company() || others_come && self.journal.is_some();
+        let has_company = self.is_in_company() || others_come && self.journal.is_ok();
         let mut core = self.lock();
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         core.set_company(has_company);
@@ -447,12 +452,12 @@ impl Engine {
 
     /// Whether files share flushes now, this one among them.
     fn is_in_company(&self) -> bool {
-        self.journal.is_some() && self.fs.is_busy()
+        self.journal.is_ok() && self.fs.is_busy()
     }
 
     fn perform(self: &Arc<Self>, request: Request<Token>) {
         let turn = match (&request.work, &self.journal) {
-            (Work::Flush, Some(_)) => self.share(request, 0),
+            (Work::Flush, Ok(_)) => self.share(request, 0),
             _ => Some((Turn::Alone, request)),
         };
         // Without a turn, the request comes back when it is covered, or leads.

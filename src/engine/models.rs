@@ -308,7 +308,7 @@ impl File {
         let cap_bytes = if grows == Grows::Beside { BLOCK } else { 64 * BLOCK };
         Engine::new(Parts {
             backend: Arc::new(disk.clone()),
-            journal: None,
+            journal: Err(String::new()),
             commits_in_order: false,
             path: Path::new("model").into(),
             process: &PROCESS,

@@ -162,7 +162,7 @@ fn open_in(
     }
     let engine = Engine::new(Parts {
         backend: Arc::new(disk.0.clone()),
-        journal,
+        journal: journal.ok_or_else(String::new),
         commits_in_order: disk.0.device.commits_in_order(),
         path: Path::new("simulated").into(),
         process: Process::current(),

@@ -46,8 +46,8 @@ pub(crate) struct Build<'a> {
     pub fs: FileSystems,
     pub facts: &'a Facts,
     pub ahead: Ahead,
-    /// The journal by which the file shares flushes with others.
-    pub journal: Option<Arc<dyn Journal>>,
+    /// The journal by which the file shares flushes with others; or why it shares none.
+    pub journal: std::result::Result<Arc<dyn Journal>, String>,
     /// The file system commits changes in the order in which they are made.
     pub commits_in_order: bool,
     /// The first epoch of markers.
@@ -107,7 +107,7 @@ pub(crate) fn reader(
             fs: FileSystems::default(),
             facts: &facts,
             ahead: Ahead::NONE,
-            journal: None,
+            journal: Err("it is open for reading".into()),
             commits_in_order: false,
             epoch: 0,
             recovery: Recovery::clean(facts.len),

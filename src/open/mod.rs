@@ -367,11 +367,10 @@ fn make_engine(
     let order = order(&fs, file.as_fd(), &facts, request.descriptor_min)
         .inspect_err(|why| log::debug!("dioxide: {}: grows by flushes: {why}", shown(&**path)));
     let commits_in_order = order.is_ok();
-    let journal = journal(&fs, file.backend(), &facts, request.descriptor_min, order)
-        .inspect_err(|why| {
+    let journal =
+        journal(&fs, file.backend(), &facts, request.descriptor_min, order).inspect_err(|why| {
             log::debug!("dioxide: {}: has flushes of its own: {why}", shown(&**path));
-        })
-        .ok();
+        });
     let build = Build {
         request,
         process,

@@ -417,7 +417,7 @@ impl BringUp<'_> {
             facts: &facts,
             ahead,
             // Each member has other files beside it.
-            journal: None,
+            journal: Err("its members have a journal each".into()),
             commits_in_order: false,
             epoch,
             recovery,

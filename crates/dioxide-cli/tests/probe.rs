@@ -53,6 +53,11 @@ fn facts_that_are_known(dir: TestDir) -> TrialResult {
         assert_eq!(told == "yes", applies.is_ok(), "{key}: {told}");
         assert!(told == "yes" || told.len() > "no: ".len(), "{key}: {told}");
     }
+    let shares = fact(&document, "shares_flushes").as_str().unwrap();
+    match fs {
+        Fs::Ext4 | Fs::Xfs => assert_eq!(shares, "yes"),
+        _ => assert!(shares.starts_with("no: ") && shares.len() > "no: ".len(), "{shares}"),
+    }
     assert_eq!(fact(&document, "fallocate"), &Value::Bool(fs != Fs::Ext3));
     assert_eq!(fact(&document, "has_barriers").is_null(), fs == Fs::Tmpfs);
     for key in ["user_xattr", "tmpfile", "rwf_dsync"] {

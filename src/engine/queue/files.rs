@@ -69,7 +69,7 @@ impl Files {
 
     /// Returns the number of a file's journal in the ring, if the ring can work on it.
     pub fn journal_slot(&mut self, file: usize, ring: &mut Option<Box<dyn Ring>>) -> Option<u32> {
-        let journal = self.attached[file].engine.journal.as_ref()?;
+        let journal = self.attached[file].engine.journal.as_ref().ok()?;
         let known = self.journals.iter().find(|(known, _)| Arc::ptr_eq(known, journal));
         known.map(|(_, slot)| *slot).unwrap_or_else(|| {
             let slot = ring.as_mut().and_then(|ring| ring.attach(journal.ring_file()));
@@ -109,7 +109,7 @@ impl Files {
         let files = &self.attached;
         self.journals.retain(|(journal, slot)| {
             let is_its = |file: &Attached| {
-                file.engine.journal.as_ref().is_some_and(|it| Arc::ptr_eq(it, journal))
+                file.engine.journal.as_ref().is_ok_and(|it| Arc::ptr_eq(it, journal))
             };
             let keeps = files.iter().any(|(_, file)| is_its(file));
             if let (false, Some(slot), Some(ring)) = (keeps, slot, &mut *ring) {

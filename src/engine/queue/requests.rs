@@ -53,7 +53,7 @@ impl Driver {
     /// so that its files ask together.
     pub(super) fn begin_request(&mut self, file: usize, request: Request<Token>) {
         match request.work {
-            Work::Flush if self.files[file].engine.journal.is_some() => {
+            Work::Flush if self.files[file].engine.journal.is_ok() => {
                 self.tasks.share_later(file, request);
             }
             Work::Flush | Work::Write { .. } => self.begin_in_turn(file, Turn::Alone, request),
@@ -68,7 +68,7 @@ impl Driver {
         let mut others = Vec::<(FileSystems, usize)>::new();
         for engine in files.into_iter().map(|file| &self.files[file].engine) {
             match others.iter_mut().find(|(known, _)| *known == engine.fs) {
-                _ if engine.journal.is_none() => {}
+                _ if engine.journal.is_err() => {}
                 Some((_, count)) => *count += 1,
                 None => others.push((engine.fs.clone(), 1)),
             }

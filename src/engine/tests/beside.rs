@@ -85,7 +85,7 @@ impl Beside {
         let len = self.disk.0.physical_size().unwrap();
         Arc::new(Engine::new(Parts {
             backend: Arc::new(self.clone()),
-            journal: None,
+            journal: Err(String::new()),
             commits_in_order: false,
             path: Path::new("beside").into(),
             process: Process::current(),

@@ -67,7 +67,7 @@ fn growing(disk: Disk, prepared: Prepared) -> Option<Arc<Engine>> {
     let file = open_on_dying(disk, prepared, FileSystems::default())?;
     Some(Arc::new(Engine::new(Parts {
         backend: Arc::new(file.backend.0.clone()),
-        journal: None,
+        journal: Err(String::new()),
         commits_in_order: true,
         path: Path::new("growing").into(),
         process: Process::current(),
@@ -306,7 +306,7 @@ fn a_write_cut_short_inside_a_block_is_resumed_where_it_is_aligned() {
 fn close_lets_others_in_last() {
     let file = Arc::new(Engine::new(Parts {
         backend: Arc::new(Watched::new(false)),
-        journal: None,
+        journal: Err(String::new()),
         commits_in_order: false,
         path: Path::new("watched").into(),
         process: Process::current(),
@@ -372,7 +372,7 @@ fn on_a_device_that_writes_through_no_flush_is_shared() {
         disk.append_behind_our_back(4);
         let file = Arc::new(Engine::new(Parts {
             backend: Arc::new(disk.0.clone()),
-            journal: None,
+            journal: Err(String::new()),
             commits_in_order: false,
             path: Path::new("device").into(),
             process: Process::current(),

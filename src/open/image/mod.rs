@@ -326,7 +326,7 @@ impl<'a> Opening<'a> {
             fs: fs.clone(),
             facts: &facts,
             ahead: Ahead::NONE,
-            journal: None,
+            journal: Err("it lies within a volume".into()),
             commits_in_order: false,
             epoch: 0,
             recovery,

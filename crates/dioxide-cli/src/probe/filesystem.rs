@@ -165,6 +165,11 @@ pub fn ask_the_library(place: &Place, facts: &mut Facts) -> Result<Option<String
         zeroed,
         "a scratch file opened with Growth::Zeroed",
     );
+    let shares = file.as_ref().map(|file| match file.shares_flushes() {
+        Ok(()) => "yes".to_owned(),
+        Err(why) => format!("no: {why}"),
+    });
+    facts.tell(topic, "shares_flushes", "one flush for many files", shares, "File::shares_flushes");
     let locks = file.as_ref().map(|_| true);
     facts.tell(
         Topic::Abilities,
