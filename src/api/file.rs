@@ -395,8 +395,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// The file flushes for itself: its file system or device is not one where a commit is known to
-    /// cover other files, or it is a reader.
+    /// The file flushes for itself: on its file system or device, a commit is not known to cover
+    /// other files. Or the file is a reader.
     pub fn shares_flushes(&self) -> std::result::Result<(), &str> {
         match self.inner() {
             FileHandle::Shared { engine, .. } => engine.why_no_shared_flush().map_or(Ok(()), Err),
