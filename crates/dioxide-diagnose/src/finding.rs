@@ -40,6 +40,8 @@ pub enum Wall {
     FileLock,
     /// Flushes of the device's cache.
     Flush,
+    /// One flush or commit for each of many files on one device.
+    FileFlushes,
     /// The commit of the file system's journal or log, or space in it.
     JournalCommit,
     /// Operations that io_uring hands to its workers, which wait in place of the program.
@@ -74,6 +76,7 @@ impl Wall {
             Self::BufferedWrites => "buffered writes",
             Self::FileLock => "file lock",
             Self::Flush => "flushes",
+            Self::FileFlushes => "one flush per file",
             Self::JournalCommit => "journal commits",
             Self::RingWorkers => "io_uring workers",
             Self::ProgramLock => "a lock of the program",

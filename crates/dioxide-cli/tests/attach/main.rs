@@ -21,8 +21,12 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// fio, with this many threads on one file, for ever.
 fn fio(dir: &Path, threads: usize, more: &str) -> Program {
+    fio_on("--filename=file", dir, threads, more)
+}
+
+fn fio_on(files: &str, dir: &Path, threads: usize, more: &str) -> Program {
     let line = format!(
-        "fio --name=attach --filename=file --thread --time_based --runtime=1h --fallocate=none \
+        "fio --name=attach {files} --thread --time_based --runtime=1h --fallocate=none \
          --direct=1 --numjobs={threads} {more}"
     );
     // Its own thread, and one that it generates data from.
@@ -68,6 +72,16 @@ fn buffered_writes_wait_for_each_other(dir: TestDir) -> TrialResult {
 fn durable_overwrites_wait_for_flushes(dir: TestDir) -> TrialResult {
     file_of(&dir, &Space::Written);
     expect_wall(&psync(&dir, &format!("{RANDOM_WRITES} --fdatasync=1")), "flush")
+}
+
+/// A checkpoint: one thread makes one file after the other durable.
+fn syncs_of_many_files_wait_for_a_flush_each(dir: TestDir) -> TrialResult {
+    let writes = "--ioengine=psync --bs=4k --rw=randwrite --overwrite=1 --fdatasync=1";
+    let findings = diagnose(&fio_on("--nrfiles=64 --filesize=64k", &dir, 1, writes));
+    assert_eq!(walls(&findings).first(), Some(&"file_flushes"), "{findings:#?}");
+    let verdict = findings[0]["verdict"].as_str().unwrap();
+    assert!(verdict.contains(" one flush per file: ") && verdict.contains(" on loop"), "{verdict}");
+    Ok(())
 }
 
 fn durable_writes_of_unwritten_space_wait_for_commits(dir: TestDir) -> TrialResult {
@@ -199,6 +213,11 @@ fn trials() -> Vec<Trial> {
             "durable_overwrites_wait_for_flushes",
             on_ext4_and_xfs,
             durable_overwrites_wait_for_flushes,
+        ),
+        lab_trials_where(
+            "syncs_of_many_files_wait_for_a_flush_each",
+            on_ext4_and_xfs,
+            syncs_of_many_files_wait_for_a_flush_each,
         ),
         lab_trials_where(
             "durable_writes_of_unwritten_space_wait_for_commits",

@@ -12,7 +12,7 @@ use crate::waits::Seen;
 use crate::words::{list, mean, percent, rate};
 
 /// With fewer waiters than this on average, one thread flushes for itself or for all.
-const ALONE_MAX: f64 = 1.2;
+pub(super) const ALONE_MAX: f64 = 1.2;
 
 pub fn flush(case: &Case<'_>) -> Finding {
     let waiting = case.threads_in(Kind::Flush);
@@ -33,7 +33,10 @@ pub fn flush(case: &Case<'_>) -> Finding {
             "{} of I/O time is spent waiting for flushes of the device's cache{}: {who}.{}{}",
             percent(case.share_of(Kind::Flush)),
             functions(case, Kind::Flush),
-            flushes(case).map(|flushes| format!(" {flushes}")).unwrap_or_default(),
+            case.busiest()
+                .and_then(|device| flushes_of(case, device))
+                .map(|flushes| format!(" {flushes}"))
+                .unwrap_or_default(),
             curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default(),
         ),
         evidence: evidence(case, Kind::Flush),
@@ -238,9 +241,8 @@ fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
     lines
 }
 
-/// The devices' activity: "loop0 did 1200/s flushes and 5000/s writes."
-fn flushes(case: &Case<'_>) -> Option<String> {
-    let device = case.busiest()?;
+/// A device's activity: "loop0 did 1200/s flushes and 5000/s writes."
+pub(super) fn flushes_of(case: &Case<'_>, device: &SeenDevice) -> Option<String> {
     let flushes = case.per_second(device.flushes?);
     Some(format!(
         "{} did {} flushes and {} writes meanwhile.",
@@ -250,7 +252,7 @@ fn flushes(case: &Case<'_>) -> Option<String> {
     ))
 }
 
-fn cache(device: &SeenDevice) -> Option<String> {
+pub(super) fn cache(device: &SeenDevice) -> Option<String> {
     let fua = match device.has_fua {
         Some(true) => ", and has FUA (writes that bypass it)",
         Some(false) => ", and has no FUA",

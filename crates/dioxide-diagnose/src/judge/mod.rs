@@ -8,6 +8,7 @@ mod case;
 mod cause;
 mod cgroup;
 mod curve;
+mod file_flushes;
 mod flush;
 mod inode_lock;
 mod limits;
@@ -110,13 +111,15 @@ fn walls(case: &Case<'_>) -> Vec<Finding> {
         other_locks::position(case),
         other_locks::of_file_system(case),
         other_locks::of_times(case),
-        flush::flush(case),
-        flush::journal(case),
         program_lock::held_over_io(case),
         program_queue::waiting(case),
         ring::workers(case),
         limits::unknown(case),
     ]);
+    match file_flushes::finding(case) {
+        Some(finding) => walls.push(finding),
+        None => walls.extend([flush::flush(case), flush::journal(case)]),
+    }
     walls
 }
 

@@ -307,6 +307,47 @@ fn flushes_are_a_wall() {
     assert!(judge(&evidence)[0].verdict.contains("one thread at a time flushes"));
 }
 
+/// One thread that syncs so many files in turn.
+fn syncs_of_files(count: usize, fs: &str) -> Evidence {
+    let files = (0..count).map(|nth| SeenFile { inode: nth as u64, ..file(fs) }).collect();
+    let sync = |nth| Sighting {
+        call: Some(Call { file: Some(nth), ..Call::named("fdatasync") }),
+        ..waiting(LOOKS / count as u64, "fdatasync", "submit_bio_wait")
+    };
+    evidence(files, (0..count).map(sync).collect())
+}
+
+#[test]
+fn many_files_have_one_flush_each() {
+    let mut evidence = syncs_of_files(100, "ext4");
+    let found = judge(&evidence);
+    let walls: Vec<_> = found.iter().map(|finding| finding.wall).collect();
+    assert_eq!(walls, [Wall::FileFlushes], "it replaces the other one");
+    let (main, advice) = (&found[0], found[0].advice.join(" "));
+    assert!(main.verdict.contains("one flush per file: 100 files on loop0."), "{}", main.verdict);
+    assert!(advice.contains("sync_all") && advice.contains("syncfs"), "{advice}");
+    evidence.sightings.iter_mut().for_each(|sync| sync.count *= 8);
+    let advice = judge(&evidence)[0].advice.join(" ");
+    assert!(advice.contains("one log") && !advice.contains("syncfs"), "several threads: {advice}");
+    let advice = judge(&syncs_of_files(100, "btrfs"))[0].advice.join(" ");
+    assert!(!advice.contains("dioxide::"), "files share no flushes there: {advice}");
+}
+
+/// A log with segments, a database whose log has most flushes, and a call that is for all files.
+#[test]
+fn the_flushes_of_few_files_are_no_flushes_per_file() {
+    assert_eq!(main_wall(&syncs_of_files(4, "ext4")), Wall::Flush);
+    let mut evidence = syncs_of_files(100, "ext4");
+    evidence.sightings[0].count = LOOKS;
+    assert_eq!(main_wall(&evidence), Wall::Flush);
+    let mut evidence = syncs_of_files(100, "ext4");
+    evidence
+        .sightings
+        .iter_mut()
+        .for_each(|sync| sync.call.as_mut().unwrap().name = "syncfs".into());
+    assert_eq!(main_wall(&evidence), Wall::Flush);
+}
+
 /// D14 of the review.
 #[test]
 fn one_thread_that_flushes_is_no_serialisation() {
