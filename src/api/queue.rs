@@ -5,6 +5,7 @@ use crate::buffer::{Buffer, Memory, Segment};
 use crate::engine::process::Process;
 use crate::engine::queue::{Completion, Driver, OpKind, Settings};
 use crate::error::Result;
+use std::borrow;
 use std::cell::RefCell;
 use std::iter::FusedIterator;
 use std::rc::Rc;
@@ -80,7 +81,7 @@ pub struct Queue(Rc<RefCell<Driver>>);
 #[derive(Debug, thiserror::Error)]
 #[error("the queue is full: reap some of its operations first")]
 pub struct Full {
-    /// The buffer of the operation; none for `sync_data`.
+    /// The buffer of the operation; none for flushes.
     pub buffer: Option<Buffer>,
 }
 
@@ -249,6 +250,18 @@ impl Queue {
     /// [`Full`]. Any other error comes with the completion.
     pub fn sync_data(&self, file: &File, tag: u64) -> Result<(), Full> {
         self.queue(file, OpKind::Sync, None, tag)
+    }
+
+    /// Queues a flush of many files with one completion, as [`sync_all`](crate::sync_all). It
+    /// covers what [`sync_data`](Self::sync_data) of each would cover, and takes a place in the
+    /// queue for each file. The error is that of the first file that failed.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`] without room for all of them. Any other error comes with the completion.
+    pub fn sync_all<F: borrow::Borrow<File>>(&self, files: &[F], tag: u64) -> Result<(), Full> {
+        let handles = files.iter().map(|file| file.borrow().inner());
+        self.0.borrow_mut().queue_flushes(handles, tag).map_err(|()| Full { buffer: None })
     }
 
     fn queue(

@@ -13,9 +13,8 @@ const FLUSHES_BESIDE: usize = 64;
 /// [`File::sync_data`] of each.
 ///
 /// For the checkpoint of a program with many files. Files of one ext4 or XFS file system share one
-/// flush, however many they are. Elsewhere each file has its own flush, many of them in flight. For
-/// one completion each, queue a [`sync_data`](crate::Queue::sync_data) of each file and submit them
-/// together: they share flushes in the same way.
+/// flush, however many they are. Elsewhere each file has its own flush, many of them in flight. A
+/// [`Queue`](crate::Queue::sync_all) does the same beside its other operations.
 ///
 /// ```no_run
 /// # fn example(shards: &[dioxide::File]) -> dioxide::Result<()> {
@@ -80,7 +79,7 @@ fn share_a_flush(one: &File, other: &File) -> bool {
 mod tests {
     use super::*;
     use crate::api::sim::{self, Disk};
-    use crate::{AsyncFile, Buffer, ErrorKind, LocalReactor, OpenOptions, Stats};
+    use crate::{AsyncFile, Buffer, ErrorKind, LocalReactor, OpenOptions, Queue, Stats};
 
     fn options() -> OpenOptions {
         OpenOptions::new().write(true).create(true).clone()
@@ -150,6 +149,42 @@ mod tests {
             assert!(error.to_string().contains("file-3"), "{error}");
             assert_eq!(kept(&disk, 6)[..3], [4096; 3]);
             assert_eq!(kept(&disk, 6)[4], 4096);
+        });
+    }
+
+    #[test]
+    fn a_queue_flushes_many_files_with_one_completion() {
+        for (seed, io_uring) in [(0, false), (1, true)] {
+            let _ = sim::run(seed, || {
+                let disk = Disk::new(seed);
+                let files = files_on(&disk, 9);
+                append_to(&files);
+                let queue = QueueOptions::new().depth(9).io_uring(io_uring).open();
+                queue.sync_all(&files, 7).expect("there is room");
+                queue.sync_data(&files[0], 8).expect_err("each file has a place");
+                let done = queue.reap(9).map(|done| (done.tag, done.result.expect("flushed")));
+                assert_eq!(done.collect::<Vec<_>>(), [(7, 0)]);
+                assert_eq!(queue.outstanding(), 0);
+                assert_eq!(flushes_of(&files), (1, 8));
+                assert_eq!(kept(&disk, 9), [4096; 9]);
+                queue.sync_all::<File>(&[], 9).expect("there is room");
+                assert_eq!(queue.reap(1).map(|done| done.tag).collect::<Vec<_>>(), [9]);
+            });
+        }
+    }
+
+    #[test]
+    fn the_completion_of_many_files_has_the_first_error() {
+        let _ = sim::run(0, || {
+            let disk = Disk::new(0);
+            let files = files_on(&disk, 4);
+            append_to(&files);
+            let reader = |nth| disk.open(&OpenOptions::new(), &format!("file-{nth}")).unwrap();
+            let queue = Queue::new(4);
+            queue.sync_all(&[&files[0], &reader(3), &files[2], &reader(1)], 1).unwrap();
+            let error = queue.reap(1).next().expect("one").result.unwrap_err();
+            assert!(error.to_string().contains("file-3"), "{error}");
+            assert_eq!((queue.outstanding(), kept(&disk, 4)[2]), (0, 4096));
         });
     }
 

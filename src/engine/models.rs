@@ -3,6 +3,8 @@
 //! The disk is as hostile as allowed. A flush covers data that was written when it began, and takes
 //! effect when it ends. A failed flush loses the cached data of every file, and fails only once.
 
+mod sharing;
+
 use super::core::FileProps;
 use super::process::{FileSystems, Process};
 use super::queue::{Driver, OpKind};
@@ -12,11 +14,13 @@ use super::registry::Key;
 use super::{Engine, Parts};
 use crate::api::future::AsyncFile;
 use crate::api::reactor::Reactor;
-use crate::backend::{Backend, Job};
+use crate::backend::journal::Journal;
+use crate::backend::{Backend, Job, Places};
 use crate::buffer::{Buffer, Segment};
 use crate::engine::handle::FileHandle;
 use crate::engine::queue::Settings;
 use crate::error::{ErrorKind, Result};
+use crate::rules::committed::Place;
 use crate::rules::growth::GrowthConfig;
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::Limits;
@@ -26,7 +30,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
 use crate::sys::probe::Alignment;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -53,6 +59,8 @@ type Byte = u64;
 #[derive(Debug, Default)]
 struct Image {
     blocks: Vec<Block>,
+    /// The blocks that the journal has committed: without that, no crash leaves them.
+    placed: BTreeSet<usize>,
     writes: u64,
     /// Byte by byte: the content that can be read, and the content that survives a crash.
     live: Vec<Byte>,
@@ -63,9 +71,18 @@ struct Image {
     growers: usize,
 }
 
+/// What a flush of a file makes durable, as it was when the flush began.
+#[derive(Debug)]
+struct Flushing {
+    cached: Vec<usize>,
+    seen: Vec<(usize, Byte)>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     files: Vec<Image>,
+    /// The blocks of each file whose places are in the journal, since a change joined it.
+    joined: Option<Vec<BTreeSet<usize>>>,
     /// Number of the next writes and flushes that fail.
     writes_fail: usize,
     flushes_fail: usize,
@@ -105,9 +122,25 @@ impl Image {
         all.filter_map(|n| Some((n, *self.live.get(n)?))).collect()
     }
 
-    fn settle(&mut self, seen: Vec<(usize, Byte)>) {
+    fn begin_flush(&self, blocks: &[usize]) -> Flushing {
+        let is_cached = |n: &&usize| matches!(self.blocks.get(**n), Some(Block::Cached(_)));
+        let cached = blocks.iter().filter(is_cached).copied().collect();
+        Flushing { cached, seen: self.show(blocks) }
+    }
+
+    fn end_flush(&mut self, flushing: Flushing) {
         self.stable.resize(self.live.len().max(self.stable.len()), 0);
-        seen.into_iter().for_each(|(n, byte)| self.stable[n] = self.stable[n].max(byte));
+        for (n, byte) in flushing.seen {
+            self.stable[n] = self.stable[n].max(byte);
+        }
+        for n in flushing.cached {
+            self.placed.insert(n);
+            if let Some(block) = self.blocks.get_mut(n)
+                && let Block::Cached(number) = *block
+            {
+                *block = Block::Stable(number);
+            }
+        }
     }
 }
 
@@ -120,6 +153,12 @@ impl State {
                 Err(io::Error::from_raw_os_error(libc::EIO))
             }
         }
+    }
+
+    fn end_flush(&mut self, flushing: Vec<(usize, Flushing)>) -> io::Result<()> {
+        Self::fails(&mut self.flushes_fail).inspect_err(|_| self.lose_the_cache())?;
+        flushing.into_iter().for_each(|(file, flushing)| self.files[file].end_flush(flushing));
+        Ok(())
     }
 
     fn lose_the_cache(&mut self) {
@@ -136,30 +175,10 @@ impl Disk {
         self.device.lock()
     }
 
-    /// Makes the cached ones of these blocks durable.
-    fn flush_blocks(&self, places: &[usize]) -> io::Result<()> {
-        let cached =
-            |image: &Image, n: usize| matches!(image.blocks.get(n), Some(Block::Cached(_)));
-        let (places, seen): (Vec<_>, _) = {
-            let state = self.state();
-            let image = &state.files[self.file];
-            (places.iter().copied().filter(|&n| cached(image, n)).collect(), image.show(places))
-        };
-        let mut state = self.state();
-        if let Err(error) = State::fails(&mut state.flushes_fail) {
-            state.lose_the_cache();
-            return Err(error);
-        }
-        state.files[self.file].settle(seen);
-        for n in places {
-            let block = state.files[self.file].blocks.get_mut(n);
-            if let Some(block) = block
-                && let Block::Cached(number) = *block
-            {
-                *block = Block::Stable(number);
-            }
-        }
-        Ok(())
+    /// Makes these blocks durable, with their places.
+    fn flush_blocks(&self, blocks: &[usize]) -> io::Result<()> {
+        let flushing = self.state().files[self.file].begin_flush(blocks);
+        self.state().end_flush(vec![(self.file, flushing)])
     }
 }
 
@@ -223,7 +242,9 @@ impl Backend for Disk {
     fn truncate(&self, len: u64) -> io::Result<()> {
         let mut state = self.state();
         let image = &mut state.files[self.file];
-        image.blocks.resize((len / BLOCK) as usize, Block::Empty);
+        let blocks = (len / BLOCK) as usize;
+        image.blocks.resize(blocks, Block::Empty);
+        image.placed.retain(|n| *n < blocks);
         image.size = len;
         Ok(())
     }
@@ -231,6 +252,15 @@ impl Backend for Disk {
     /// No model has another program that writes.
     fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
         Ok(Vec::new())
+    }
+
+    fn places(&self, range: Range<u64>) -> io::Result<Places> {
+        let state = self.state();
+        let blocks = (0..).step_by(BLOCK as usize).zip(&state.files[self.file].blocks);
+        let written = blocks.filter(|(_, block)| **block != Block::Empty);
+        let place = |(start, _)| Place { start, end: start + BLOCK, physical: start };
+        let found = written.filter_map(|block| place(block).part_in(&range)).collect();
+        Ok(Places { end: range.end, found })
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
@@ -295,20 +325,34 @@ loom::lazy_static!(static ref PROCESS: Process = Process::new(1 << 20););
 impl File {
     /// An empty file on a device, beside its other files.
     fn create(device: &Device, fs: &FileSystems, grows: Grows) -> Self {
+        Self::create_with(device, fs, grows, Err(String::new()))
+    }
+
+    fn create_with(
+        device: &Device,
+        fs: &FileSystems,
+        grows: Grows,
+        journal: std::result::Result<Arc<dyn Journal>, String>,
+    ) -> Self {
         let file = {
             let mut state = device.lock();
             state.files.push(Image::default());
             state.files.len() - 1
         };
         let disk = Disk { device: device.clone(), file, grows_beside: grows == Grows::Beside };
-        Self { engine: Arc::new(Self::engine(&disk, fs, grows)), disk }
+        Self { engine: Arc::new(Self::engine(&disk, fs, grows, journal)), disk }
     }
 
-    fn engine(disk: &Disk, fs: &FileSystems, grows: Grows) -> Engine {
+    fn engine(
+        disk: &Disk,
+        fs: &FileSystems,
+        grows: Grows,
+        journal: std::result::Result<Arc<dyn Journal>, String>,
+    ) -> Engine {
         let cap_bytes = if grows == Grows::Beside { BLOCK } else { 64 * BLOCK };
         Engine::new(Parts {
             backend: Arc::new(disk.clone()),
-            journal: Err(String::new()),
+            journal,
             commits_in_order: false,
             path: Path::new("model").into(),
             process: &PROCESS,
@@ -770,9 +814,9 @@ impl Futures {
         device.lock().files.push(Image::default());
         let disk = Disk { device, file: 0, grows_beside: false };
         let key = Key { dev: 1, inode: Some(0), part: crate::sys::probe::Part::Whole };
-        let made = PROCESS
-            .registry
-            .open(key, || Ok(File::engine(&disk, &FileSystems::default(), Grows::Once)));
+        let made = PROCESS.registry.open(key, || {
+            Ok(File::engine(&disk, &FileSystems::default(), Grows::Once, Err(String::new())))
+        });
         let engine = made.expect("it is made");
         let file =
             crate::File::of(FileHandle::Shared { engine, key, process: &PROCESS, durable: false });

@@ -180,7 +180,9 @@ impl Ledger {
 
 /// From this many flushes at once on, files share one. Below it each file flushes itself: the
 /// kernel and the device merge a few concurrent flushes, and a lone writer needs one call.
-pub const SHARERS_MIN: usize = 4;
+///
+/// The models of loom have a few threads only.
+pub const SHARERS_MIN: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// So many shared flushes later one commits, whatever they need. ext4 compares the numbers of its
 /// commits in 31 bits: fsync of a file whose last commit is further back flushes nothing.

@@ -12,11 +12,20 @@ pub struct Completion {
     /// The kind of operation: [`Append`](Operation::Append), [`Write`](Operation::Write),
     /// [`Read`](Operation::Read) or [`Flush`](Operation::Flush).
     pub operation: Operation,
-    /// The buffer of the operation; none for `sync_data`.
+    /// The buffer of the operation; none for flushes.
     pub buffer: Option<Buffer>,
-    /// The offset of an append, the bytes written or read, or 0 for `sync_data`. On failure the
-    /// error that the call of the same name of [`File`](crate::File) returns.
+    /// The offset of an append, the bytes written or read, or 0 for flushes. On failure the error
+    /// that the call of the same name of [`File`](crate::File) returns.
     pub result: Result<u64>,
+}
+
+/// The completion to which the result of an operation belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tag {
+    /// One of its own, with the caller's tag.
+    Own(u64),
+    /// That of a group, of which it is the member with this number.
+    Member { group: usize, nth: usize },
 }
 
 impl Completion {

@@ -63,6 +63,7 @@ use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Memory, Pool};
 use crate::error::{ErrorKind, Result};
 use crate::sync::{is_simulated, nap};
+use completion::Tag;
 use files::Files;
 use operations::{Operations, Pending};
 use own::NAP;
@@ -150,6 +151,28 @@ impl Driver {
         if self.outstanding() >= self.depth {
             return Err(buffer);
         }
+        self.accept(file, what, buffer, Tag::Own(tag));
+        Ok(())
+    }
+
+    /// Queues a flush of each file, with one completion. None of them if there is no room for all.
+    pub fn queue_flushes<'a>(
+        &mut self,
+        files: impl ExactSizeIterator<Item = &'a FileHandle>,
+        tag: u64,
+    ) -> Result<(), ()> {
+        if self.outstanding() + files.len().max(1) > self.depth {
+            return Err(());
+        }
+        let group = self.operations.group(files.len(), OpKind::Sync, tag);
+        for (nth, file) in files.enumerate() {
+            self.accept(file, OpKind::Sync, None, Tag::Member { group, nth });
+        }
+        Ok(())
+    }
+
+    /// Queues an operation for which there is room.
+    fn accept(&mut self, file: &FileHandle, what: OpKind, buffer: Option<Memory>, tag: Tag) {
         let refusal = match file {
             _ if !self.process.is_current() => Some(ErrorKind::Forked),
             // Its gate must not be used: the parent may have shut it.
@@ -159,18 +182,14 @@ impl Driver {
         };
         if let Some(kind) = refusal {
             let error = file.error(what.operation(), what.offset(), kind);
-            self.operations.complete(Completion::new(tag, what, buffer, Err(error)));
-            return Ok(());
+            return self.operations.complete(tag, what, buffer, Err(error));
         }
         let (file, durable, reader) = match file {
             FileHandle::Shared { engine, durable, .. } => (self.attach(engine), *durable, None),
             FileHandle::Reader(reader) => match (reader.engine_of_device(), reader.engine()) {
                 (Some(engine), _) => (self.attach(&engine), false, None),
                 (None, Some(engine)) => (self.attach(&engine), false, Some(reader.another())),
-                (None, None) => {
-                    self.read_beside(reader, what, buffer, tag);
-                    return Ok(());
-                }
+                (None, None) => return self.read_beside(reader, what, buffer, tag),
             },
         };
         let operation = Pending {
@@ -185,16 +204,15 @@ impl Driver {
             reader,
         };
         self.operations.queue(operation);
-        Ok(())
     }
 
     /// Reads through a read-only handle that has no engine in this process. Reads at once: another
     /// process may truncate the file, which only looks before and after can find.
-    fn read_beside(&mut self, reader: &Reader, what: OpKind, mut buffer: Option<Memory>, tag: u64) {
+    fn read_beside(&mut self, reader: &Reader, what: OpKind, mut buffer: Option<Memory>, tag: Tag) {
         let OpKind::Read(offset) = what else { unreachable!("only reads come here") };
         let into = buffer.as_deref_mut().expect("a read has a buffer");
         let result = reader.read_beside_others(into, offset).map(|read| read as u64);
-        self.operations.complete(Completion::new(tag, what, buffer, result));
+        self.operations.complete(tag, what, buffer, result);
     }
 
     fn attach(&mut self, engine: &Arc<Engine>) -> usize {
@@ -299,9 +317,8 @@ impl Driver {
                 None,
                 ErrorKind::Forked,
             );
-            let completion =
-                Completion::new(operation.tag, operation.what, operation.buffer, Err(error));
-            self.operations.complete(completion);
+            let Pending { tag, what, buffer, .. } = operation;
+            self.operations.complete(tag, what, buffer, Err(error));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The operations of a queue: queued, submitted, finished.
 
-use super::completion::Completion;
+use super::completion::{Completion, Tag};
 use super::transfers::{Purpose, Running};
 use super::{Driver, OpKind};
 use crate::buffer::Memory;
@@ -10,7 +10,7 @@ use crate::engine::io::Transfer;
 use crate::engine::reader::Reader;
 use crate::engine::reading::Reading;
 use crate::engine::token::Token;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::os_error;
 use crate::rules::flush::SHARERS_MIN;
 use crate::sync::inflight::InFlightTicket;
@@ -22,7 +22,7 @@ use std::io;
 /// An operation that has not finished.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub tag: u64,
+    pub tag: Tag,
     pub what: OpKind,
     pub file: usize,
     pub durable: bool,
@@ -37,10 +37,20 @@ pub(super) struct Pending {
     pub reader: Option<Reader>,
 }
 
+/// Operations with one completion, which comes with the last result.
+#[derive(Debug)]
+struct Group {
+    tag: u64,
+    left: usize,
+    /// The error of the first member that failed, with its number.
+    failed: Option<(usize, Error)>,
+}
+
 /// The operations of a queue.
 #[derive(Debug)]
 pub(super) struct Operations {
     pub pending: Slab<Pending>,
+    groups: Slab<Group>,
     /// Not submitted yet, in order.
     queued: Vec<usize>,
     /// Submitted during an exclusive operation on their file.
@@ -57,6 +67,7 @@ impl Operations {
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
             pending: Slab::with_capacity(capacity),
+            groups: Slab::new(),
             queued: Vec::new(),
             shut_out: Vec::new(),
             with_cores: 0,
@@ -94,9 +105,42 @@ impl Operations {
         self.queued.push(self.pending.insert(operation));
     }
 
-    /// Completes an operation that never began.
-    pub fn complete(&mut self, completion: Completion) {
-        self.finished.push_back(completion);
+    /// Makes a group of so many members. One without members is finished at once.
+    pub fn group(&mut self, members: usize, what: OpKind, tag: u64) -> usize {
+        let group = self.groups.insert(Group { tag, left: members, failed: None });
+        self.finish_group(group, what);
+        group
+    }
+
+    /// Takes the result of an operation that has ended, or that never began.
+    pub fn complete(
+        &mut self,
+        tag: Tag,
+        what: OpKind,
+        memory: Option<Memory>,
+        result: Result<u64>,
+    ) {
+        match tag {
+            Tag::Own(tag) => self.finished.push_back(Completion::new(tag, what, memory, result)),
+            Tag::Member { group, nth } => {
+                let known = &mut self.groups[group];
+                known.left -= 1;
+                if let Err(error) = result
+                    && known.failed.as_ref().is_none_or(|(first, _)| nth < *first)
+                {
+                    known.failed = Some((nth, error));
+                }
+                self.finish_group(group, what);
+            }
+        }
+    }
+
+    fn finish_group(&mut self, group: usize, what: OpKind) {
+        if self.groups[group].left == 0 {
+            let Group { tag, failed, .. } = self.groups.remove(group);
+            let result = failed.map_or(Ok(0), |(_, error)| Err(error));
+            self.finished.push_back(Completion::new(tag, what, None, result));
+        }
     }
 
     pub fn take_queued(&mut self) -> Vec<usize> {
@@ -325,7 +369,7 @@ impl Driver {
         if let Some(stay) = operation.stay {
             file.engine.gate.leave(stay);
         }
-        let completion = Completion::new(operation.tag, operation.what, operation.buffer, result);
-        self.operations.finished.push_back(completion);
+        let Pending { tag, what, buffer, .. } = operation;
+        self.operations.complete(tag, what, buffer, result);
     }
 }
