@@ -140,7 +140,7 @@ fn a_row_that_is_gone_does_not_pass() {
     let output = compare(dir.path(), "--fail-on-regression 10%");
     expect_code(&output, 1);
     assert!(
-        stderr(&output).contains("1 of the rows to judge are not in the new run"),
+        stderr(&output).contains("The new run lacks 1 of the rows to judge"),
         "{}",
         stderr(&output)
     );

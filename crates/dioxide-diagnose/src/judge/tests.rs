@@ -612,7 +612,7 @@ fn the_curve_and_the_other_ways_are_told() {
         "{}",
         main.verdict
     );
-    assert!(main.advice[0].contains("(163k/s here, 51 times as much)"), "{}", main.advice[0]);
+    assert!(main.advice[0].contains("(163k/s here, 51x as much)"), "{}", main.advice[0]);
     assert!(!main.advice[1].contains(" here"), "nothing was measured: {}", main.advice[1]);
     evidence.others[0].iops = vec![3300.0];
     assert!(judge(&evidence)[0].advice[0].contains("which is no gain"));
@@ -620,7 +620,7 @@ fn the_curve_and_the_other_ways_are_told() {
     let preallocated =
         |iops| OtherWay { path: "preallocated".into(), iops: vec![iops], numjobs: 64 };
     evidence.others.push(preallocated(90_000.0));
-    assert!(judge(&evidence)[0].advice[0].contains("(90.0k/s here, 28 times as much)"));
+    assert!(judge(&evidence)[0].advice[0].contains("(90.0k/s here, 28x as much)"));
     evidence.others[1] = preallocated(1000.0);
     assert!(judge(&evidence)[0].advice[1].contains("which is less"));
 }
@@ -850,7 +850,7 @@ fn the_advice_for_overlayfs_does_not_contradict_its_measurement() {
     evidence.curve = vec![Step { numjobs: 64, iops: vec![2000.0] }];
     evidence.others = vec![OtherWay { path: "dioxide".into(), numjobs: 64, iops: vec![12_400.0] }];
     let main = &judge(&evidence)[0];
-    assert!(main.advice[0].contains("(12.4k/s here, 6.2 times as much)"), "{:?}", main.advice);
+    assert!(main.advice[0].contains("(12.4k/s here, 6.2x as much)"), "{:?}", main.advice);
     assert!(!main.advice.join(" ").contains("Nothing helps"), "{:?}", main.advice);
 }
 
