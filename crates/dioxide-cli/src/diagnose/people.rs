@@ -23,7 +23,7 @@ const WIDTH_MAX: usize = 100;
 /// Waits with less of the I/O time are left out.
 const SHARE_MIN: f64 = 0.005;
 /// Characters of a path.
-const FILE_MAX: usize = 40;
+const FILE_MAX: usize = 30;
 /// Maximum rows of waits outside I/O, of which there are many kinds.
 const IDLE_MAX: usize = 3;
 
