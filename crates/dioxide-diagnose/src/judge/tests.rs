@@ -1019,6 +1019,19 @@ fn throttled_processors_are_named() {
     assert_eq!(main_wall(&evidence), Wall::Nothing);
 }
 
+/// The defect D14: a program that hardly does I/O was advised to do larger operations.
+#[test]
+fn an_idle_program_was_advised_to_do_larger_operations() {
+    let advice = |looks_in_io| {
+        let in_io = waiting(looks_in_io, "pwrite64", "ext4_file_write_iter");
+        let findings = judge(&evidence(vec![file("ext4")], vec![in_io, running(15 * LOOKS)]));
+        let mut findings = findings.into_iter();
+        findings.find(|finding| finding.wall == Wall::Processor).unwrap().advice
+    };
+    assert!(advice(20).is_empty(), "{:?}", advice(20));
+    assert!(advice(LOOKS)[0].starts_with("Larger or merged operations"));
+}
+
 /// A group commit with a condition variable for each thread: fifteen wait, and one flushes.
 fn group_commit() -> Evidence {
     let waiter = |n: u64| Sighting { queue: Some(0), ..asleep(LOOKS, 1, 0x5000 + 64 * n, None) };
