@@ -67,13 +67,13 @@ impl std::error::Error for Stopped {}
 const REGRESSION: u8 = 3;
 const STOPPED: u8 = 4;
 
-/// There is no verdict.
+/// The context of an error that leaves no verdict, or no report of it.
 #[derive(Debug)]
-pub struct Unmeasured(pub String);
+pub struct Unmeasured;
 
 impl std::fmt::Display for Unmeasured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str("no result")
     }
 }
 

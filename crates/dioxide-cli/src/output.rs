@@ -84,10 +84,13 @@ impl Page {
         self.terminal.width.unwrap_or(0)
     }
 
-    /// Writes a line with a meaning.
-    pub fn tinted(&mut self, tint: Option<Tint>, line: impl Display) -> io::Result<()> {
-        self.tints.extend(tint.map(|tint| (self.text.len(), tint)));
-        writeln!(self, "{line}")
+    /// Writes lines with a meaning.
+    pub fn tinted(&mut self, tint: Option<Tint>, lines: impl Display) -> io::Result<()> {
+        for line in lines.to_string().split('\n') {
+            self.tints.extend(tint.filter(|_| !line.is_empty()).map(|it| (self.text.len(), it)));
+            writeln!(self, "{line}")?;
+        }
+        Ok(())
     }
 
     /// The text as it is printed. No name acts on the terminal: each line is [shown]. Prose is
@@ -204,11 +207,12 @@ mod tests {
         let page = |has_colours| {
             let mut page = Page::new(Terminal { width: None, has_colours });
             page.tinted(None, "plain").unwrap();
-            page.tinted(Some(Tint::Bad), "slower").unwrap();
+            page.tinted(Some(Tint::Bad), "slower\n\nby far").unwrap();
             page.finished()
         };
-        assert_eq!(page(false), "plain\nslower\n");
-        assert_eq!(page(true), "plain\n\u{1b}[31mslower\u{1b}[0m\n");
+        assert_eq!(page(false), "plain\nslower\n\nby far\n");
+        let red = |line| format!("\u{1b}[31m{line}\u{1b}[0m\n");
+        assert_eq!(page(true), format!("plain\n{}\n{}", red("slower"), red("by far")));
     }
 
     #[test]

@@ -37,6 +37,17 @@ fn history() {
     check::<history::document::Document<'_>>("history");
 }
 
+/// `probe --for` has keys of its own.
+#[test]
+fn a_fitness_was_never_validated() {
+    let schema = serde_json::to_value(schemars::schema_for!(probe::document::Document)).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let mut document = serde_json::to_value(probe::document::examples::fit()).unwrap();
+    assert!(validator.is_valid(&document));
+    document["fitness"]["checks"][0].as_object_mut().unwrap().remove("outcome");
+    assert!(!validator.is_valid(&document));
+}
+
 #[test]
 fn probe() {
     check::<probe::document::Document>("probe");

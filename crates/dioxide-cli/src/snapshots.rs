@@ -7,7 +7,7 @@ use crate::bench::figures::examples::{
     append_point, checkpoint_point, files_point, indirect_point, mixed_point, row, sync_point,
 };
 use crate::bench::work::{Point, Route};
-use crate::compare;
+use crate::compare::{self, Comparison};
 use crate::diagnose::change::Change;
 use crate::diagnose::{document::examples as diagnoses, people};
 use crate::history;
@@ -16,7 +16,7 @@ use crate::meter::machine::Machine;
 use crate::output::Page;
 use crate::probe::{document::examples as probes, table};
 use crate::report::{Report, print_for_people};
-use crate::saved;
+use crate::saved::{self, examples};
 use crate::sizes::Sizes;
 use crate::terminal::Terminal;
 use std::env;
@@ -36,21 +36,32 @@ fn page(width: Option<usize>) -> Page {
 }
 
 fn bench(width: Option<usize>, rows: Vec<Row>) -> String {
+    printed(page(width), rows, None)
+}
+
+fn printed(mut page: Page, rows: Vec<Row>, comparison: Option<&Comparison<'_>>) -> String {
     let fs = Some(FileSystem { name: "ext4".into(), remark: None });
     let report =
         Report { label: None, machine: Machine::describe("/somewhere".into(), None), fs, rows };
-    let mut page = page(width);
-    print_for_people(&report, false, &mut page).unwrap();
+    print_for_people(&report, false, comparison, &mut page).unwrap();
     page.finished()
+}
+
+fn with_baseline(page: Page, (old, new): (saved::Document, saved::Document)) -> String {
+    printed(page, checkpoints(), Some(&compare::with_baseline(&old, &new).unwrap()))
 }
 
 fn queue(iodepth: usize) -> Route {
     Route::Queue { iodepth }
 }
 
+fn saved_run() -> saved::Document {
+    saved::read(&in_repository("docs/results/append-on-sync.json")).unwrap()
+}
+
 /// The rates of docs/results, rounded to a whole number.
 fn recorded() -> Vec<Row> {
-    let document = saved::read(&in_repository("docs/results/append-on-sync.json")).unwrap();
+    let document = saved_run();
     let numjobs = [1, 64];
     let of_numjobs = |row: &&saved::Row| numjobs.contains(&(row.key.numjobs * row.key.iodepth));
     let rows = document.results.iter().filter(of_numjobs).map(|saved| {
@@ -122,6 +133,13 @@ fn probe(width: Option<usize>) -> String {
     page.finished()
 }
 
+fn fit(width: Option<usize>) -> String {
+    let (mut page, mut document) = (page(width), probes::fit());
+    document.machine = saved_run().machine;
+    table::print(&document, &mut page).unwrap();
+    page.finished()
+}
+
 fn diagnose(width: Option<usize>) -> String {
     let mut page = page(width);
     let document = diagnoses::document(vec![diagnoses::appends(7), diagnoses::appends(2)]);
@@ -159,7 +177,9 @@ fn all(width: Option<usize>) -> Vec<(&'static str, String)> {
         ("bench append, as matrices", bench(width, matrix())),
         ("bench files", bench(width, files())),
         ("bench checkpoint", bench(width, checkpoints())),
+        ("bench --baseline", with_baseline(page(width), slower())),
         ("probe", probe(width)),
+        ("probe --for", fit(width)),
         ("diagnose", diagnose(width)),
         ("diagnose --pid", attached(width)),
         ("diagnose --compare", attached_again(width)),
@@ -169,15 +189,19 @@ fn all(width: Option<usize>) -> Vec<(&'static str, String)> {
 }
 
 /// The recorded result, and itself with slower paths of dioxide.
-fn compared(width: Option<usize>) -> String {
-    let mut old = saved::read(&in_repository("docs/results/append-on-sync.json")).unwrap();
+fn slower() -> (saved::Document, saved::Document) {
+    let mut old = saved_run();
     old.results.retain(|row| [1, 64].contains(&row.key.numjobs));
     let mut new = old.clone();
     for row in new.results.iter_mut().filter(|row| row.key.path == "dioxide") {
         row.rounds_iops.iter_mut().for_each(|iops| *iops *= 0.5);
         row.rounds_ratio_to_kernel.iter_mut().flatten().for_each(|ratio| *ratio *= 0.5);
     }
-    let mut page = page(width);
+    (old, new)
+}
+
+fn compared(width: Option<usize>) -> String {
+    let ((old, new), mut page) = (slower(), page(width));
     compare::print(&old, &new, &mut page).unwrap();
     page.finished()
 }
@@ -201,6 +225,21 @@ fn no_table_is_wider_than_the_terminal() {
         let differing = text.lines().zip(expected.lines()).find(|(one, other)| one != other);
         assert!(text == expected, "width {width}, first difference: {differing:#?}");
     }
+}
+
+/// The defect: the comparison was text before it reached the page.
+#[test]
+fn a_baseline_lost_its_colours() {
+    let run = |factor: f64| {
+        let kernel: [f64; 9] = std::array::from_fn(|nth| 100.0 + nth as f64);
+        let own = kernel.map(|iops| iops * factor);
+        let rows = [("kernel", kernel, None), ("dioxide", own, Some(&kernel[..]))];
+        let row = |(path, iops, kernel): (_, [f64; 9], _)| examples::row(path, 64, &iops, kernel);
+        examples::document(rows.map(row).into())
+    };
+    let page = Page::new(Terminal { width: None, has_colours: true });
+    let coloured = with_baseline(page, (run(5.0), run(3.0)));
+    assert!(coloured.contains("\u{1b}[33m"), "{coloured}");
 }
 
 /// Pipes, files and `--wide`.

@@ -745,6 +745,24 @@ fn ctrl_c_ends_many_files_cleanly() {
 }
 
 #[test]
+fn ctrl_c_ends_probes_and_diagnoses_cleanly() {
+    let dir = fresh_dir();
+    let place = dir.path().display();
+    for line in [
+        format!("probe {place} --for jetstream --runtime 1h"),
+        format!("diagnose {place} --rw sync --numjobs 8 --runtime 1h --rounds 1"),
+    ] {
+        let work = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until("its threads are at work", || threads(&work) > 4);
+        kill_process(Pid::from_child(&work), Signal::INT).unwrap();
+        let output = work.wait_with_output().unwrap();
+        expect_code(&output, 130);
+        assert_eq!(stderr(&output).lines().last(), Some("dioxide: interrupted"));
+        assert!(stdout(&output).is_empty() && is_empty(dir.path()));
+    }
+}
+
+#[test]
 fn termination_ends_cleanly() {
     expect_code(&stopped_by(Signal::TERM), 143);
 }

@@ -140,7 +140,7 @@ fn a_row_that_is_gone_does_not_pass() {
     let output = compare(dir.path(), "--fail-on-regression 10%");
     expect_code(&output, 1);
     assert!(
-        stderr(&output).contains("1 of the rows to judge are not in the new run"),
+        stderr(&output).contains("The new run lacks 1 of the rows to judge"),
         "{}",
         stderr(&output)
     );
@@ -245,17 +245,29 @@ fn stdin_is_one_of_them() {
     expect_code(&run("compare - -"), 2);
 }
 
+/// The line of a bench like that of `old.json`.
+fn with_baseline(dir: &Path, more: &str) -> String {
+    let dir = dir.display();
+    format!("bench append --dir {dir} --numjobs 2 --iodepth 2 --baseline {dir}/old.json {more}")
+}
+
+/// The defect: the table had all columns, and was wrapped again as prose.
+#[test]
+fn a_baseline_was_garbled_on_a_narrow_terminal() {
+    let (dir, _) = measured();
+    let [old, new] = ["old.json", "new.json"].map(|name| dir.path().join(name));
+    let narrow = |line: String| dioxide(&line).env("COLUMNS", "80").output().unwrap();
+    let output = narrow(with_baseline(dir.path(), &format!("--json {}", new.display())));
+    expect_code(&output, 0);
+    let alone = narrow(format!("compare {} {}", old.display(), new.display()));
+    assert!(stdout(&output).ends_with(stdout(&alone)), "{}", stdout(&output));
+}
+
 #[test]
 fn a_baseline_is_compared_at_the_end() {
     let (dir, _) = measured();
-    let [old, new] = ["old.json", "new.json"].map(|name| dir.path().join(name));
-    let bench = |more: &str| {
-        run(&format!(
-            "bench append --dir {} --numjobs 2 --iodepth 2 --baseline {} {more}",
-            dir.path().display(),
-            old.display()
-        ))
-    };
+    let new = dir.path().join("new.json");
+    let bench = |more: &str| run(&with_baseline(dir.path(), more));
     let output = bench(&format!("--json {}", new.display()));
     expect_code(&output, 0);
     let shown = stdout(&output);

@@ -310,7 +310,7 @@ fn failed(document: &Value) -> Vec<&str> {
 fn the_exit_code_is_the_verdict(dir: TestDir) -> TrialResult {
     for system in ["etcd", "kafka", "jetstream", "postgres", "raft", "rocksdb"] {
         let page = dir.with_extension("html");
-        let more = format!("--for {system} --runtime 1s --html {}", page.display());
+        let more = format!("--for {system} --runtime 3s --html {}", page.display());
         let (code, document) = fitness(&dir, &more);
         let fitness = &document["fitness"];
         assert_eq!(fitness["system"], system);
@@ -363,6 +363,14 @@ fn what_cannot_be_measured_is_no_verdict() -> TrialResult {
         assert_eq!(stdout(&output), "");
     }
     expect_code(&run("probe --quick --for etcd"), 2);
+    Ok(())
+}
+
+fn an_unwritable_file_was_a_fail() -> TrialResult {
+    let place = std::env::temp_dir();
+    let output = run(&format!("probe {} --for etcd --json /no/such/file", place.display()));
+    expect_code(&output, 2);
+    assert_eq!(stderr(&output), "dioxide: no result: --json /no/such/file: no such directory\n");
     Ok(())
 }
 
@@ -433,6 +441,7 @@ fn trials() -> Vec<Trial> {
         ),
         Trial::test("people_see_tables_and_sentences", people_see_tables_and_sentences),
         Trial::test("what_cannot_be_measured_is_no_verdict", what_cannot_be_measured_is_no_verdict),
+        Trial::test("an_unwritable_file_was_a_fail", an_unwritable_file_was_a_fail),
         fuse_trial("a_slow_disk_fails", a_slow_disk_fails),
         volume_trial("what_is_in_memory_fails", what_is_in_memory_fails),
         volume_trial("fast_commits_were_not_warned_of", fast_commits_were_not_warned_of),

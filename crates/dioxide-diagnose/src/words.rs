@@ -22,6 +22,35 @@ pub fn bytes_rate(per_second: f64) -> String {
     }
 }
 
+/// Binary units, by their letter.
+pub const UNITS: [(char, u64); 4] =
+    [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30), ('t', 1 << 40)];
+
+/// The exact size for people, in the largest unit with at most two decimals: `100 B`, `4 KiB`,
+/// `1.25 MiB`.
+pub fn size(count: u64) -> String {
+    let exact =
+        |(_, unit): &&(char, u64)| count >= *unit && (count % unit * 100).is_multiple_of(*unit);
+    match UNITS.iter().rev().find(exact) {
+        Some((letter, unit)) => {
+            format!("{} {}iB", count as f64 / *unit as f64, letter.to_ascii_uppercase())
+        }
+        None => format!("{count} B"),
+    }
+}
+
+/// About three digits of a size: `5.6 GiB`, `75 MiB`.
+pub fn about_bytes(count: u64) -> String {
+    let (exact, unit) = (size(count), UNITS.iter().rev().find(|(_, unit)| count >= *unit));
+    match unit {
+        Some((letter, unit)) if !exact.ends_with(&format!("{}iB", letter.to_ascii_uppercase())) => {
+            let tenths = (count as f64 / *unit as f64 * 10.0).round();
+            format!("{} {}iB", tenths / 10.0, letter.to_ascii_uppercase())
+        }
+        _ => exact,
+    }
+}
+
 /// About four digits: `1.2`, `7292`, `13.5k`, `163k`, `2.5M`.
 pub fn short(number: f64) -> String {
     match number {
@@ -33,9 +62,9 @@ pub fn short(number: f64) -> String {
     }
 }
 
-/// `2.3 times`, `50 times`.
-pub fn times(ratio: f64) -> String {
-    if ratio < 9.95 { format!("{ratio:.1} times") } else { format!("{ratio:.0} times") }
+/// `2.3x`, `50x`.
+pub fn factor(ratio: f64) -> String {
+    if ratio < 9.95 { format!("{ratio:.1}x") } else { format!("{ratio:.0}x") }
 }
 
 /// `1 thread`, `64 threads`.
@@ -108,10 +137,21 @@ mod tests {
             [512.0, 1536.0, 54_525_952.0].map(bytes_rate),
             ["512 B/s", "1.5 KiB/s", "52.0 MiB/s"]
         );
-        assert_eq!([2.34, 9.96, 50.4].map(times), ["2.3 times", "10 times", "50 times"]);
+        assert_eq!([2.34, 9.96, 50.4].map(factor), ["2.3x", "10x", "50x"]);
         assert_eq!((threads(1), threads(2)), ("1 thread".into(), "2 threads".into()));
         assert_eq!(mean(0.97, "thread"), "0.97 threads");
         assert_eq!([1, 2].map(|n| counted_es(n, "process")), ["1 process", "2 processes"]);
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        assert_eq!([100, 1536, 4096, 3 << 30].map(size), ["100 B", "1.5 KiB", "4 KiB", "3 GiB"]);
+        assert_eq!([0, 5000, 1280 << 10].map(size), ["0 B", "5000 B", "1.25 MiB"]);
+        assert_eq!(size(u64::MAX), "18446744073709551615 B", "no overflow");
+        assert_eq!(
+            [100, 5000, 6_012_954_214, (4 << 30) + 1].map(about_bytes),
+            ["100 B", "4.9 KiB", "5.6 GiB", "4 GiB"]
+        );
     }
 
     #[test]

@@ -101,12 +101,20 @@ pub fn nothing_matched() -> Option<u64> {
         .filter(|n| *n > 0)
 }
 
+fn counted(count: u64, what: &str) -> String {
+    let plural = if what.ends_with("sh") { "es" } else { "s" };
+    format!("{count} {what}{}", if count == 1 { "" } else { plural })
+}
+
 /// Returns the text of the summary. None if the process had no event.
 pub fn text() -> Option<String> {
-    let summary = summary();
-    let Summary { seen, unmatched, taken_over, reasons, totals } = summary.as_ref()?;
-    let mut text =
-        format!("{seen} files opened O_DIRECT for writing, {taken_over} of them taken over");
+    summary().as_ref().map(text_of)
+}
+
+fn text_of(summary: &Summary) -> String {
+    let Summary { seen, unmatched, taken_over, reasons, totals } = summary;
+    let files = counted(*seen, "file");
+    let mut text = format!("{files} opened O_DIRECT for writing, {taken_over} of them taken over");
     if *unmatched > 0 {
         let _ = write!(text, "; {unmatched} not matched by DIOXIDE_MATCH");
     }
@@ -118,12 +126,44 @@ pub fn text() -> Option<String> {
         let mib = |bytes: u64| bytes >> 20;
         let _ = write!(
             text,
-            "\ndioxide: {requests} write requests ({} MiB); {merged} writes shared one with \
-             others; {flushes} flushes\n\
-             dioxide: grown ahead {growths} times ({} MiB); {growth_waits} writes waited for that",
+            "\ndioxide: {} ({} MiB); {} shared one with others; {}\n\
+             dioxide: grown ahead {} ({} MiB); {} waited for that",
+            counted(*requests, "write request"),
             mib(totals.request_bytes),
+            counted(*merged, "write"),
+            counted(*flushes, "flush"),
+            counted(*growths, "time"),
             mib(totals.grown_bytes),
+            counted(*growth_waits, "write"),
         );
     }
-    Some(text)
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The defect: "1 files opened", "1 write requests".
+    #[test]
+    fn one_had_the_plural() {
+        let of = |count| {
+            let totals = Totals {
+                requests: count,
+                merged: count,
+                flushes: count,
+                growths: count,
+                growth_waits: count,
+                ..Totals::default()
+            };
+            text_of(&Summary { seen: count, taken_over: count, totals, ..Summary::default() })
+        };
+        assert_eq!(
+            of(1),
+            "1 file opened O_DIRECT for writing, 1 of them taken over\ndioxide: 1 write request (0 \
+             MiB); 1 write shared one with others; 1 flush\ndioxide: grown ahead 1 time (0 MiB); 1 \
+             write waited for that"
+        );
+        assert!(of(2).contains("2 files opened") && of(2).contains("; 2 flushes\n"), "{}", of(2));
+    }
 }

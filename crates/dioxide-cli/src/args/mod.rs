@@ -38,9 +38,9 @@ pub struct Cli {
 pub enum Command {
     /// Show where direct I/O stops scaling, and what dioxide makes of the same work.
     ///
-    /// Without a scenario: `append`, `sync`, `mixed` and `indirect` on a scratch file, in under a
-    /// minute. Every scenario does the same work on several paths, interleaved over rounds. Scratch
-    /// files have no name and vanish with the process.
+    /// Without a scenario: all of them, shortened, in under a minute. Every scenario does the same
+    /// work on several paths, interleaved over rounds. Scratch files have no name and vanish with
+    /// the process.
     ///
     /// The lines below a table count operations of dioxide that could have shared a request with
     /// their neighbour but did not, by reason:

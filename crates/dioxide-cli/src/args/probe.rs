@@ -16,7 +16,7 @@ pub struct Probe {
     /// Judge whether PATH is fit for the log of this system: PASS or FAIL by the latencies of
     /// durable writes.
     ///
-    /// Exits with 0 on PASS, with 1 on FAIL, with 2 if it could not be measured.
+    /// Exits with 0 on PASS, with 1 on FAIL, with 2 if there is no result.
     #[arg(long = "for", value_name = "SYSTEM", value_enum, conflicts_with = "quick")]
     pub system: Option<System>,
     /// Time of the load with --for.

@@ -65,17 +65,17 @@ pub fn run(args: args::Bench) -> Result<()> {
     let rows = measure(&place, &works)?;
     let label = args.output().label.clone();
     let report = Report { label, machine, fs: place.fs, rows };
-    let comparison = baseline.map(|baseline| compare(&baseline, &report)).transpose();
+    let both = baseline.map(|old| anyhow::Ok((old, as_saved(&report)?))).transpose()?;
+    let comparison = both.as_ref().map(|(old, new)| compare::with_baseline(old, new)).transpose();
     // A run that is not alike is worth its report.
-    let text = comparison.as_ref().ok().and_then(Option::as_deref);
-    report::print(&report, args.output(), text.unwrap_or_default())?;
+    let shown = comparison.as_ref().ok().and_then(Option::as_ref);
+    report::print(&report, args.output(), shown)?;
     comparison.map(drop)
 }
 
-/// The comparison of the new results with the saved ones, for people.
-fn compare(baseline: &saved::Document, report: &Report) -> Result<String> {
-    let new = saved::parse(&serde_json::to_vec(&report::json::document(report))?)?;
-    compare::with_baseline(baseline, &new)
+/// The new results, as a later comparison would read them.
+fn as_saved(report: &Report) -> Result<saved::Document> {
+    saved::parse(&serde_json::to_vec(&report::json::document(report))?)
 }
 
 /// Tries every path shortly, where the pace or the duration is open.

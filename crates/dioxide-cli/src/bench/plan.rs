@@ -34,10 +34,12 @@ const LEDGER_FRACTION: u64 = 4;
 /// Every scenario takes under a minute by default, trials included.
 const TIME_MAX: Duration = Duration::from_secs(55);
 /// So does `dioxide bench` without a scenario, with these parts of it.
-const TOUR_APPEND_MAX: Duration = Duration::from_secs(25);
-const TOUR_SYNC_MAX: Duration = Duration::from_secs(8);
-const TOUR_MIXED_MAX: Duration = Duration::from_secs(8);
-const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(14);
+const TOUR_APPEND_MAX: Duration = Duration::from_secs(20);
+const TOUR_SYNC_MAX: Duration = Duration::from_secs(6);
+const TOUR_MIXED_MAX: Duration = Duration::from_secs(6);
+const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(11);
+const TOUR_FILES_MAX: Duration = Duration::from_secs(6);
+const TOUR_CHECKPOINT_MAX: Duration = Duration::from_secs(6);
 /// Its size of the mixed file, which is filled before each run.
 const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
 
@@ -145,14 +147,25 @@ impl Plan {
         let append = append_work(&place, append, pace, size_bytes, false)?;
         let sync = sync_work(&place, sync, pace)?;
         let mixed = mixed_work(&place, mixed, pace, size_bytes.min(TOUR_MIXED_SIZE_BYTES))?;
-        let mut budgets =
-            vec![(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
-        match indirect_work(&place, open) {
-            Ok(indirect) => budgets.push((indirect, TOUR_INDIRECT_MAX)),
-            Err(why) => say(&format!("{why:#}, so `bench indirect` is left out")),
+        let draft = |work, budget| Draft { budget, ..Draft::new(work, open) };
+        let mut drafts = vec![
+            draft(append, TOUR_APPEND_MAX),
+            draft(sync, TOUR_SYNC_MAX),
+            draft(mixed, TOUR_MIXED_MAX),
+        ];
+        let indirect = indirect_work(&place, open).map(|work| Draft::new(work, open));
+        let [files, checkpoint] = files::tour_rows().map(|rows| files::draft(&place, rows, open));
+        for (name, draft, budget) in [
+            ("indirect", indirect, TOUR_INDIRECT_MAX),
+            ("files", files, TOUR_FILES_MAX),
+            ("checkpoint", checkpoint, TOUR_CHECKPOINT_MAX),
+        ] {
+            match draft {
+                Ok(draft) => drafts.push(Draft { budget, ..draft }),
+                Err(why) => say(&format!("{why:#}, so `bench {name}` is left out")),
+            }
         }
-        let draft = |(work, budget)| Draft { budget, ..Draft::new(work, open) };
-        Ok(Self { place, drafts: budgets.into_iter().map(draft).collect() })
+        Ok(Self { place, drafts })
     }
 
     fn append(args: &args::Append) -> Result<Self> {
@@ -954,16 +967,27 @@ mod tests {
     fn the_tour_took_96_seconds() {
         for speeds in [HDD, NVME] {
             let [append, sync, mixed] = tour_rows();
+            let [files, checkpoint] = files::tour_rows();
             let drafts = [
                 draft(append, SIZE_DEFAULT_MAX_BYTES, TOUR_APPEND_MAX),
                 draft(sync, 4 << 20, TOUR_SYNC_MAX),
                 draft(mixed, TOUR_MIXED_SIZE_BYTES, TOUR_MIXED_MAX),
                 draft(indirect_rows(), WRITE_BYTES, TOUR_INDIRECT_MAX),
+                draft(files, files::WRITTEN_DEFAULT_BYTES, TOUR_FILES_MAX),
+                draft(checkpoint, files::WRITTEN_DEFAULT_BYTES, TOUR_CHECKPOINT_MAX),
             ];
             let settled = drafts.map(|draft| speeds.settle(draft));
             let time: Duration = settled.iter().map(|(time, _)| *time).sum();
             assert!(time < Duration::from_secs(60), "{time:?}: {settled:?}");
         }
+    }
+
+    #[test]
+    fn the_tour_left_scenarios_out() {
+        let drafts = Plan::tour(&std::env::temp_dir()).unwrap().drafts;
+        let scenarios = drafts.iter().map(|draft| draft.work.rows[0].0.scenario.name());
+        let expected = ["append", "sync", "mixed", "indirect", "files", "checkpoint"];
+        assert_eq!(scenarios.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use super::work::{Point, Route, durability_name};
 use crate::exit::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Interval of lines where no bar is shown.
@@ -16,7 +16,7 @@ pub struct Progress {
     bar: ProgressBar,
     begun: Instant,
     /// When the next line is due. None on a terminal, and without lines.
-    line_due: Cell<Option<Duration>>,
+    line_due: Mutex<Option<Duration>>,
 }
 
 impl Progress {
@@ -27,8 +27,8 @@ impl Progress {
 
     /// For a number of runs, with lines where no bar is shown.
     pub fn with_lines(runs: u64) -> Self {
-        let progress = Self::of(runs);
-        progress.line_due.set((!stderr().is_terminal()).then_some(LINE_EVERY));
+        let mut progress = Self::of(runs);
+        progress.line_due = Mutex::new((!stderr().is_terminal()).then_some(LINE_EVERY));
         progress
     }
 
@@ -47,7 +47,7 @@ impl Progress {
         let style = ProgressStyle::with_template(template);
         bar.set_style(style.expect("the template is valid"));
         bar.enable_steady_tick(Duration::from_millis(500));
-        Self { bar, begun: Instant::now(), line_due: Cell::new(None) }
+        Self { bar, begun: Instant::now(), line_due: Mutex::new(None) }
     }
 
     /// Shows the current run.
@@ -67,8 +67,9 @@ impl Progress {
     pub fn advance(&self) {
         self.bar.inc(1);
         let elapsed = self.begun.elapsed();
-        if self.line_due.get().is_some_and(|due| elapsed >= due) {
-            self.line_due.set(Some(elapsed + LINE_EVERY));
+        let mut line_due = self.line_due.lock().expect("nobody panics with the lock");
+        if line_due.is_some_and(|due| elapsed >= due) {
+            *line_due = Some(elapsed + LINE_EVERY);
             say(&line(self.bar.position(), self.bar.length().unwrap_or(0), elapsed));
         }
     }
@@ -76,6 +77,12 @@ impl Progress {
     /// Shows the elapsed time.
     pub fn pass(&self, elapsed: Duration) {
         self.bar.set_position(elapsed.as_millis() as u64);
+    }
+
+    /// The shown time.
+    #[cfg(test)]
+    pub fn passed(&self) -> Duration {
+        Duration::from_millis(self.bar.position())
     }
 }
 

@@ -95,14 +95,12 @@ pub fn print(old: &Document, new: &Document, page: &mut output::Page) -> Result<
     text::print(&Comparison::new(old, new, rules), page)
 }
 
-/// The comparison of a new run with a saved one, as text.
-pub fn with_baseline(old: &Document, new: &Document) -> Result<String> {
+/// The comparison of a new run with a saved one.
+pub fn with_baseline<'a>(old: &'a Document, new: &'a Document) -> Result<Comparison<'a>> {
     let rules = Rules { by: args::By::default(), limit_percent: None };
     let comparison = Comparison::new(old, new, rules);
     check(&comparison, false).context("--baseline")?;
-    let mut page = output::Page::new(Terminal::default());
-    text::print(&comparison, &mut page)?;
-    Ok(page.finished())
+    Ok(comparison)
 }
 
 /// Whether the documents are comparable.

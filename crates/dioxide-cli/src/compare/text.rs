@@ -6,7 +6,7 @@ use super::change::Change;
 use super::judge::{Basis, CHANCE_MAX, Compared, ROUNDS_MIN, Verdict, is_judged};
 use crate::args::By;
 use crate::bench::ratio::median;
-use crate::meter::machine::Machine;
+use crate::meter::machine::{Machine, when};
 use crate::output::{Page, Tint};
 use crate::report::grid::Grid;
 use crate::saved::Row;
@@ -91,10 +91,11 @@ fn tint(verdict: Verdict) -> Option<Tint> {
 
 /// One run: when, with what, and where.
 pub fn origin(machine: &Machine) -> String {
-    let Machine { dioxide_version, kernel_release, cpus, target, device, date, .. } = machine;
+    let Machine { dioxide_version, kernel_release, cpus, target, device, .. } = machine;
     let device = device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
     format!(
-        "{date}, dioxide {dioxide_version}, {target}{device}, kernel {kernel_release}, {cpus} CPUs"
+        "{} UTC, dioxide {dioxide_version}, {target}{device}, kernel {kernel_release}, {cpus} CPUs",
+        when(&machine.date)
     )
 }
 
@@ -177,7 +178,7 @@ fn finding(row: &Compared<'_>, by: By) -> Option<String> {
         (Basis::RatioToKernel, iops) => {
             let iops = known(iops, |iops| format!("{:+.1} %", percent(iops.ratio)));
             format!(
-                "relative to the kernel path: {old:.2} times as fast before, {new:.2} now (ops/s: \
+                "relative to the kernel path: {old:.2}x as fast before, {new:.2}x now (ops/s: \
                  {iops})"
             )
         }
@@ -253,7 +254,7 @@ pub fn open(comparison: &Comparison<'_>) -> Option<String> {
     });
     let gone =
         comparison.only_in_old.iter().filter(|row| is_judged(row, comparison.rules.by)).count();
-    let gone = (gone > 0).then(|| format!("{gone} of the rows to judge are not in the new run."));
+    let gone = (gone > 0).then(|| format!("The new run lacks {gone} of the rows to judge."));
     let machine = comparison
         .count(|row| row.verdict == Verdict::Machine && row.change().is_some_and(Change::is_loss));
     let machine = (machine > 0).then(|| {
@@ -365,8 +366,8 @@ mod tests {
         assert_eq!(
             sentences[0],
             "append bs=4 KiB on-sync, growth unwritten: dioxide numjobs=64 iodepth=1: 30.0 % \
-             slower, a regression (29.9 to 30.0 %), relative to the kernel path: 5.00 times as \
-             fast before, 3.50 now (ops/s: -30.0 %)."
+             slower, a regression (29.9 to 30.0 %), relative to the kernel path: 5.00x as fast \
+             before, 3.50x now (ops/s: -30.0 %)."
         );
         assert_eq!(
             sentences[1],

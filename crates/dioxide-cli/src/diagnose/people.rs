@@ -4,26 +4,26 @@ use super::activity;
 use super::change::{self, Change};
 use super::document::{Diagnosis, Document};
 use crate::bench::ratio::median;
-use crate::output;
+use crate::output::{self, Tint};
 use crate::report::grid::Grid;
 use crate::report::noise;
 use crate::units;
 use anyhow::Result;
 use dioxide::text;
 use dioxide_diagnose::evidence::{Rw, Step, Subject, Workload};
-use dioxide_diagnose::finding::Finding;
+use dioxide_diagnose::finding::{Finding, Wall};
 use dioxide_diagnose::usl::Fit;
 use dioxide_diagnose::waits::{Wait, over_files};
 use dioxide_diagnose::words::{counted, percent, rate, short, threads};
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{self, Write};
 
 /// The width of prose without a terminal, and on wide ones: longer lines are hard to read.
 const WIDTH_MAX: usize = 100;
 /// Waits with less of the I/O time are left out.
 const SHARE_MIN: f64 = 0.005;
 /// Characters of a path.
-const FILE_MAX: usize = 40;
+const FILE_MAX: usize = 30;
 /// Maximum rows of waits outside I/O, of which there are many kinds.
 const IDLE_MAX: usize = 3;
 
@@ -36,7 +36,7 @@ pub fn print(document: &Document, verbose: bool, out: &mut output::Page) -> Resu
         writeln!(out, "{:1$}\n", summary(document), page.table_width)?;
     }
     for diagnosis in diagnoses {
-        writeln!(out, "{}", page.verdicts(document, diagnosis))?;
+        page.verdicts(document, diagnosis, out)?;
         if is_brief {
             writeln!(out, "{}", page.paragraph(&curve_in_a_line(diagnosis)))?;
         } else if !diagnosis.evidence.curve.is_empty() {
@@ -76,22 +76,28 @@ impl Page {
     }
 
     /// The verdicts and the wait table.
-    fn verdicts(&self, document: &Document, diagnosis: &Diagnosis) -> String {
-        let mut text = self.paragraph(&title(document, diagnosis)) + "\n";
+    fn verdicts(
+        &self,
+        document: &Document,
+        diagnosis: &Diagnosis,
+        out: &mut output::Page,
+    ) -> io::Result<()> {
+        writeln!(out, "{}", self.paragraph(&title(document, diagnosis)))?;
         for finding in &diagnosis.findings {
-            text += &(self.finding(finding) + "\n");
+            out.tinted(tint(finding.wall), self.paragraph(&finding.verdict).trim_end())?;
+            writeln!(out, "{}", self.reasons(finding))?;
         }
         for warning in &diagnosis.warnings {
-            text += &(self.paragraph(warning) + "\n");
+            out.tinted(Some(Tint::Warning), self.paragraph(warning))?;
         }
-        text += &waits(diagnosis, self.table_width);
+        write!(out, "{}", waits(diagnosis, self.table_width))?;
         let tables = activity::tables(&diagnosis.evidence, self.table_width);
         let remarks = activity::remarks(&diagnosis.evidence);
         let remarks: String = remarks.iter().map(|remark| self.paragraph(remark)).collect();
         for part in [tables, remarks].iter().filter(|part| !part.is_empty()) {
-            text += &format!("\n{part}");
+            write!(out, "\n{part}")?;
         }
-        text
+        writeln!(out)
     }
 
     /// What changed since an earlier observation.
@@ -108,14 +114,12 @@ impl Page {
         law(diagnosis).iter().map(|sentence| self.paragraph(sentence)).collect()
     }
 
-    /// The verdict, with its evidence and advice indented below.
-    fn finding(&self, finding: &Finding) -> String {
+    /// The evidence and advice of a verdict, indented.
+    fn reasons(&self, finding: &Finding) -> String {
         let lines = |name: &str, lines: &[String]| -> String {
             lines.iter().map(|line| self.hanging(&format!("  {name}: "), line)).collect()
         };
-        self.paragraph(&finding.verdict)
-            + &lines("seen", &finding.evidence)
-            + &lines("advice", &finding.advice)
+        lines("seen", &finding.evidence) + &lines("advice", &finding.advice)
     }
 
     fn paragraph(&self, text: &str) -> String {
@@ -126,6 +130,15 @@ impl Page {
         let indent = " ".repeat(name.len());
         let options = output::wrapping(self.width).initial_indent(name).subsequent_indent(&indent);
         textwrap::fill(&text::shown(text).to_string(), options) + "\n"
+    }
+}
+
+/// A wall that the program can avoid is a warning.
+fn tint(wall: Wall) -> Option<Tint> {
+    match wall {
+        Wall::Nothing => Some(Tint::Good),
+        Wall::Device | Wall::PageCache | Wall::Processor | Wall::Unknown => None,
+        _ => Some(Tint::Warning),
     }
 }
 
@@ -415,6 +428,24 @@ mod tests {
             ],
         );
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH_MAX), "{text}");
+    }
+
+    #[test]
+    fn verdicts_had_no_colour() {
+        let coloured = |diagnosis: Diagnosis| {
+            let mut page = output::Page::new(Terminal { width: None, has_colours: true });
+            print(&document(vec![diagnosis]), false, &mut page).unwrap();
+            page.finished()
+        };
+        let of = |wall| {
+            let verdict = "96 % of I/O time.".into();
+            let finding = Finding { wall, verdict, ..appends(7).findings.remove(0) };
+            coloured(Diagnosis { findings: vec![finding], ..appends(7) })
+        };
+        let [holes, nothing, device] = [Wall::Holes, Wall::Nothing, Wall::Device].map(of);
+        assert!(holes.contains("\n\u{1b}[33m96 % of I/O time.\u{1b}[0m\n"), "{holes}");
+        assert!(nothing.contains("\n\u{1b}[32m96 % of I/O time.\u{1b}[0m\n"), "{nothing}");
+        assert!(device.contains("\n96 % of I/O time.\n"), "{device}");
     }
 
     #[test]

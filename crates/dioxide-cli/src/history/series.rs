@@ -5,7 +5,7 @@ use crate::bench::ratio::median;
 use crate::bench::work::is_dioxide;
 use crate::compare::judge::Basis;
 use crate::compare::unlike;
-use crate::meter::machine::Machine;
+use crate::meter::machine::{Machine, when};
 use crate::saved::{Document, Key, Row, Work};
 
 /// A saved result.
@@ -18,7 +18,7 @@ pub struct Run {
 impl Run {
     /// `2026-11-22 21:15:03, label`: the time in UTC.
     pub fn title(&self) -> String {
-        let date = self.document.machine.date.trim_end_matches('Z').replace('T', " ");
+        let date = when(&self.document.machine.date);
         match &self.document.label {
             Some(label) => format!("{date}, {label}"),
             None => date,

@@ -154,7 +154,7 @@ pub fn finding(history: &History<'_>, it: &Judged<'_>, step: &Step<'_>) -> Strin
     let (least, most) = (one.min(other), one.max(other));
     let figures = match it.series.basis {
         Basis::RatioToKernel => format!(
-            "relative to the kernel path: {old:.2} times as fast before, {new:.2} since (ops/s: \
+            "relative to the kernel path: {old:.2}x as fast before, {new:.2}x since (ops/s: \
              {iops:+.1} %)"
         ),
         Basis::Iops => format!("{} before, {} since", ops(old), ops(new)),

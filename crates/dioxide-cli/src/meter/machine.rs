@@ -44,6 +44,11 @@ impl Machine {
     }
 }
 
+/// `2026-11-22 21:15:03` for people, still in UTC, from the date of a machine.
+pub fn when(date: &str) -> String {
+    date.trim_end_matches('Z').replace('T', " ")
+}
+
 /// Of the first CPU.
 fn cpu_model() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;

@@ -163,6 +163,7 @@ pub struct SyncMethod {
 pub mod examples {
     use super::*;
     use crate::probe::facts::Topic;
+    use crate::probe::fitness::judge::tests::etcd;
 
     /// An ext4 on a disk with a volatile cache.
     pub fn document() -> Document {
@@ -220,6 +221,18 @@ pub mod examples {
             fitness: None,
             unmeasured: Vec::new(),
             meaning: Vec::new(),
+        }
+    }
+
+    /// The result of `--for`.
+    pub fn fit() -> Document {
+        Document {
+            flush: None,
+            costs: Vec::new(),
+            concurrency: Vec::new(),
+            sync_methods: Vec::new(),
+            fitness: Some(etcd()),
+            ..document()
         }
     }
 

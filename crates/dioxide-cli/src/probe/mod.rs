@@ -30,14 +30,13 @@ use crate::bench::place::Place;
 use crate::bench::progress::Progress;
 use crate::device;
 use crate::exit::Unmeasured;
-use crate::interrupt::Interrupted;
 use crate::meter::disk::Disk;
 use crate::meter::machine::Machine;
 use crate::output;
 use crate::report::html;
 use crate::terminal::Terminal;
 use crate::units;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use document::{Document, SCHEMA_VERSION, Target};
 use facts::{Facts, Topic};
 use fitness::judge::Outcome;
@@ -48,16 +47,12 @@ use std::fs::File;
 use std::io;
 use subject::{Kind, Subject};
 
-/// Looks, tries, measures, reports.
+/// Looks, tries, measures, reports. With `--for`, only a verdict has the exit code 1.
 pub fn run(args: &args::Probe) -> Result<()> {
-    output::check(&args.output.wanted())?;
-    let document = match args.system {
-        None => probe(&Subject::of(&args.path)?, args.quick)?,
-        Some(system) => fit(args, system).map_err(unmeasured)?,
+    let Some(system) = args.system else {
+        return report(args, || probe(&Subject::of(&args.path)?, args.quick)).map(drop);
     };
-    let texts = output::texts(&args.output, &document, || html::probe::page(&document))?;
-    let terminal = Terminal::of_stdout(args.output.shape.wide);
-    output::deliver(&texts, terminal, |page| table::print(&document, page))?;
+    let document = report(args, || fit(args, system)).context(Unmeasured)?;
     match &document.fitness {
         Some(fitness) if fitness.verdict == Outcome::Fail => {
             bail!("FAIL for {}: {}", fitness.system, fitness.failed().join(", "))
@@ -66,9 +61,14 @@ pub fn run(args: &args::Probe) -> Result<()> {
     }
 }
 
-/// An error of its own kind, unless the user ended it.
-fn unmeasured(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<Interrupted>() { error } else { Unmeasured(format!("{error:#}")).into() }
+/// Writes and prints what `measure` finds.
+fn report(args: &args::Probe, measure: impl FnOnce() -> Result<Document>) -> Result<Document> {
+    output::check(&args.output.wanted())?;
+    let document = measure()?;
+    let texts = output::texts(&args.output, &document, || html::probe::page(&document))?;
+    let terminal = Terminal::of_stdout(args.output.shape.wide);
+    output::deliver(&texts, terminal, |page| table::print(&document, page))?;
+    Ok(document)
 }
 
 /// Facts that need no trial, and the load of a system.

@@ -2,15 +2,15 @@
 
 use super::document::{Concurrency, Cost, Document, Flush, SyncMethod, Target, Verdict};
 use super::facts::{Fact, Facts, Topic, Value};
-use super::fitness::judge::{Check, Fitness, Latencies};
+use super::fitness::judge::{Check, Fitness, Latencies, Outcome};
 use super::layer::Layer;
-use crate::meter::machine::Machine;
-use crate::output::Page;
+use crate::meter::machine::{Machine, when};
+use crate::output::{Page, Tint};
 use crate::report::grid::Grid;
 use crate::units::about_bytes as size;
 use anyhow::Result;
 use dioxide::text::shown;
-use dioxide_diagnose::words::{nanoseconds, short};
+use dioxide_diagnose::words::{nanoseconds, rate, short};
 use std::io::Write;
 
 pub const TOPICS: [Topic; 7] = [
@@ -27,7 +27,9 @@ pub const TOPICS: [Topic; 7] = [
 pub fn print(document: &Document, out: &mut Page) -> Result<()> {
     let width = out.width();
     if let Some(fitness) = &document.fitness {
-        for line in of_fitness(fitness).iter().chain(&measured_on(&document.machine)) {
+        let [verdict, figures @ ..] = of_fitness(fitness);
+        out.tinted(Some(tint(fitness.verdict)), verdict)?;
+        for line in figures.iter().chain(&measured_on(&document.machine)) {
             writeln!(out, "{}", shown(line))?;
         }
         writeln!(out, "\n{:width$}\n", of_checks(fitness))?;
@@ -75,6 +77,13 @@ pub fn print(document: &Document, out: &mut Page) -> Result<()> {
     Ok(())
 }
 
+fn tint(verdict: Outcome) -> Tint {
+    match verdict {
+        Outcome::Pass => Tint::Good,
+        Outcome::Fail => Tint::Bad,
+    }
+}
+
 pub fn title(topic: Topic) -> &'static str {
     match topic {
         Topic::FileSystem => "File system",
@@ -95,8 +104,9 @@ pub fn of_fitness(fitness: &Fitness) -> [String; 3] {
         format!("{system}: {}", verdict.word()),
         pattern.clone(),
         format!(
-            "{count} durable writes in {:.1} s, {writes_per_s:.0} per second, p50 {}",
+            "{count} durable writes in {:.1} s, {}, p50 {}",
             *runtime_ms as f64 / 1e3,
+            rate(*writes_per_s),
             time(*write_ns_p50)
         ),
     ]
@@ -104,10 +114,10 @@ pub fn of_fitness(fitness: &Fitness) -> [String; 3] {
 
 /// The machine, in a line or two.
 fn measured_on(machine: &Machine) -> Vec<String> {
-    let Machine { target, kernel_release, cpus, cpu_model, date, dioxide_version, .. } = machine;
+    let Machine { target, kernel_release, cpus, cpu_model, dioxide_version, .. } = machine;
     let cpu = cpu_model.as_deref().map(|model| format!(" ({model})")).unwrap_or_default();
     vec![
-        format!("{target}, {date}, dioxide {dioxide_version}"),
+        format!("{target}, {} UTC, dioxide {dioxide_version}", when(&machine.date)),
         format!("Linux {kernel_release}, {cpus} CPUs{cpu}"),
     ]
 }
@@ -238,7 +248,8 @@ pub fn per_op(count: f64) -> String {
 
 /// Repetitions per second: the median, and the range over the rounds.
 pub fn rates(one: &SyncMethod) -> String {
-    format!("{:.0} ({:.0}..{:.0})", one.ops_per_s, one.ops_per_s_min, one.ops_per_s_max)
+    let [middle, least, most] = [one.ops_per_s, one.ops_per_s_min, one.ops_per_s_max].map(short);
+    format!("{middle} ({least}..{most})")
 }
 
 pub fn of_costs(costs: &[Cost]) -> Grid {
@@ -346,6 +357,32 @@ mod tests {
             assert!(text.contains(words), "{words} is not in\n{text}");
         }
         assert!(!text.contains("The file\n"), "no file was named");
+    }
+
+    #[test]
+    fn pass_and_fail_had_no_colour() {
+        for (verdict, line) in [
+            (Outcome::Pass, "\u{1b}[32metcd: PASS\u{1b}[0m"),
+            (Outcome::Fail, "\u{1b}[31metcd: FAIL\u{1b}[0m"),
+        ] {
+            let mut document = examples::fit();
+            document.fitness.iter_mut().for_each(|fitness| fitness.verdict = verdict);
+            let mut page = Page::new(Terminal { width: None, has_colours: true });
+            print(&document, &mut page).unwrap();
+            assert!(page.finished().starts_with(line), "{}", page.finished());
+        }
+    }
+
+    /// The defect: raw numbers, where other tables have 12.4k.
+    #[test]
+    fn rates_had_all_digits() {
+        let mut method = examples::document().sync_methods[0].clone();
+        (method.ops_per_s, method.ops_per_s_min) = (12_432.1, 950.0);
+        method.ops_per_s_max = 163_000.0;
+        assert_eq!(rates(&method), "12.4k (950..163k)");
+        let mut fitness = examples::fit().fitness.unwrap();
+        fitness.latencies.writes_per_s = 12_432.1;
+        assert!(of_fitness(&fitness)[2].contains(", 12.4k/s, p50 "), "{:?}", of_fitness(&fitness));
     }
 
     #[test]

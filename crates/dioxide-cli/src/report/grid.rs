@@ -1,5 +1,6 @@
 //! A table before rendering, for the terminal and for HTML pages.
 
+use crate::output::wrapping;
 use comfy_table::{CellAlignment, Table, presets};
 use dioxide::text::shown;
 use std::fmt;
@@ -56,16 +57,28 @@ impl Grid {
         Some(columns)
     }
 
-    /// Of the longest text.
-    fn full_width(&self, column: usize) -> usize {
-        let texts = [&self.header].into_iter().chain(&self.rows).map(|cells| &cells[column]);
-        texts.map(|text| display_width(&shown(text).to_string())).max().unwrap_or(0)
+    /// As they are shown.
+    fn texts(&self, column: usize) -> impl Iterator<Item = String> {
+        let texts = [&self.header].into_iter().chain(&self.rows);
+        texts.map(move |cells| shown(&cells[column]).to_string())
     }
 
-    /// Words may be wrapped, except in the first column.
+    /// Of the longest text.
+    fn full_width(&self, column: usize) -> usize {
+        self.texts(column).map(|text| display_width(&text)).max().unwrap_or(0)
+    }
+
+    /// Texts may be wrapped between words, except in the first column.
     fn least_width(&self, column: usize) -> usize {
-        let full = self.full_width(column);
-        if column == 0 || self.numbers[column] { full } else { full.min(WRAPPED_MIN) }
+        if column == 0 || self.numbers[column] {
+            return self.full_width(column);
+        }
+        let longest_word = |text: &str| {
+            let words = textwrap::wrap(text, wrapping(1));
+            words.iter().map(|word| display_width(word)).max().unwrap_or(0)
+        };
+        let word = self.texts(column).map(|text| longest_word(&text)).max().unwrap_or(0);
+        self.full_width(column).min(word.max(WRAPPED_MIN))
     }
 
     /// Of these columns, which fit. The widest words are wrapped.
@@ -87,7 +100,7 @@ impl Grid {
         let cells = |cells: &[String]| {
             let cell = |(nth, column): (usize, &usize)| {
                 let text = shown(&cells[*column]).to_string();
-                widths.map_or(text.clone(), |widths| textwrap::fill(&text, widths[nth]))
+                widths.map_or(text.clone(), |widths| textwrap::fill(&text, wrapping(widths[nth])))
             };
             columns.iter().enumerate().map(cell).collect::<Vec<_>>()
         };
@@ -117,7 +130,7 @@ impl Grid {
             return table;
         }
         let rest = format!(" (--wide also shows: {})", names.join(", "));
-        let options = textwrap::Options::new(width).subsequent_indent("  ");
+        let options = wrapping(width).subsequent_indent("  ");
         format!("{table}\n{}", textwrap::fill(&rest, options))
     }
 
@@ -128,8 +141,7 @@ impl Grid {
         let names = names.min(width / 3);
         let cell = |name: &String, text: &String| {
             let indent = " ".repeat(1 + names + if names > 0 { GAP } else { 0 });
-            let options =
-                textwrap::Options::new(width).initial_indent(" ").subsequent_indent(&indent);
+            let options = wrapping(width).initial_indent(" ").subsequent_indent(&indent);
             textwrap::fill(&format!("{name:names$}  {}", shown(text)), options)
         };
         let block = |row: &Vec<String>| {
@@ -208,6 +220,18 @@ mod tests {
             " path     kernel\n iops     100\n remark   a long remark on\n          the row\n \
              extents  7\n\n path     dioxide\n iops     1000\n remark   -\n extents  8"
         );
+    }
+
+    /// The defect: a narrow column truncated a path.
+    #[test]
+    fn a_path_was_truncated() {
+        let path = "/sys/kernel/queue-of-a-device";
+        let cells = |name: &str| vec![name.to_owned(), format!("it is in {path}"), "7".to_owned()];
+        let header = ["name", "remark", "count"].map(String::from);
+        let grid = Grid::new(header.into(), vec![cells("one"), cells("two")], |column| column == 2);
+        for width in 20..60 {
+            assert_eq!(format!("{grid:width$}").matches(path).count(), 2, "{grid:width$}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::args::Outputs;
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Point, Route, Scenario};
+use crate::compare::{self, Comparison};
 use crate::exit::say;
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
@@ -119,7 +120,11 @@ pub fn check(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<(
 
 /// Writes the requested outputs, and prints the report, then `comparison`. If stdout has another
 /// output, the comparison goes to stderr.
-pub fn print(report: &Report, outputs: &Outputs, comparison: &str) -> Result<()> {
+pub fn print(
+    report: &Report,
+    outputs: &Outputs,
+    comparison: Option<&Comparison<'_>>,
+) -> Result<()> {
     let mut texts =
         output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
     let fio = fio::files(report.rows.iter().map(|row| row.route), outputs)?;
@@ -129,17 +134,23 @@ pub fn print(report: &Report, outputs: &Outputs, comparison: &str) -> Result<()>
     let is_taken = texts.iter().any(|text| text.wanted.is_stdout());
     let terminal = Terminal::of_stdout(outputs.common.shape.wide);
     output::deliver(&texts, terminal, |page| {
-        print_for_people(report, outputs.verbose, page)?;
-        Ok(page.write_all(comparison.as_bytes())?)
+        print_for_people(report, outputs.verbose, comparison, page)
     })?;
-    if is_taken {
-        comparison.lines().filter(|line| !line.is_empty()).for_each(say);
+    if let Some(comparison) = comparison.filter(|_| is_taken) {
+        let mut page = Page::new(Terminal::default());
+        compare::text::print(comparison, &mut page)?;
+        page.finished().lines().filter(|line| !line.is_empty()).for_each(say);
     }
     Ok(())
 }
 
-/// Several block sizes have matrices, and their tables only if `verbose`.
-pub fn print_for_people(report: &Report, verbose: bool, out: &mut Page) -> Result<()> {
+/// Several block sizes have matrices, and their tables only if `verbose`. The comparison follows.
+pub fn print_for_people(
+    report: &Report,
+    verbose: bool,
+    comparison: Option<&Comparison<'_>>,
+    out: &mut Page,
+) -> Result<()> {
     let width = out.width();
     let (matrices, singles): (Vec<_>, Vec<_>) =
         report.groups().partition(|rows| by_block_size(rows).nth(1).is_some());
@@ -163,6 +174,10 @@ pub fn print_for_people(report: &Report, verbose: bool, out: &mut Page) -> Resul
     }
     for rows in &tables {
         writeln!(out, "{}", sentence::of(rows))?;
+    }
+    if let Some(comparison) = comparison {
+        writeln!(out)?;
+        compare::text::print(comparison, out)?;
     }
     Ok(())
 }

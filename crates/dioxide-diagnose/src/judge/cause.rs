@@ -8,7 +8,7 @@ use crate::channels::{Does, Kind, plain};
 use crate::evidence::{Rw, SeenFile};
 use crate::finding::Wall;
 use crate::waits::{self, Seen};
-use crate::words::{counted, list, percent};
+use crate::words::{about_bytes, list, percent};
 
 /// The reason why the lock is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -253,7 +253,10 @@ fn by_rival(case: &Case<'_>, file: &SeenFile, traced: &Writes) -> Option<Ground>
 
 fn grows(file: &SeenFile) -> Option<Ground> {
     let (first, last) = file.size_bytes?;
-    let because = || format!("{} grew from {first} to {last} bytes meanwhile.", file.path);
+    let because = || {
+        let (more, last) = (about_bytes(last - first), about_bytes(last));
+        format!("{} grew by {more} to {last} meanwhile.", file.path)
+    };
     (last > first).then(|| Ground { cause: Cause::Extends, because: because() })
 }
 
@@ -274,7 +277,7 @@ fn holes(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
         format!(
             "{} was given {} of space meanwhile, inside of it.",
             file.path,
-            counted(last - first, "byte")
+            about_bytes(last - first)
         )
     };
     (is_sparse && last > first).then(|| Ground { cause: Cause::Holes, because: because() })

@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use crate::evidence::{OtherWay, Step};
-use crate::words::{median, rate, threads, times};
+use crate::words::{factor, median, rate, threads};
 
 /// Throughput that grows by less than this factor does not scale.
 const GROWS_MIN: f64 = 1.2;
@@ -38,14 +38,14 @@ pub fn shape(case: &Case<'_>) -> Option<Shape> {
     })
 }
 
-/// The rate of another path, compared with the kernel's: " 163k/s here, 51 times as much". None
+/// The rate of another path, compared with the kernel's: " 163k/s here, 51x as much". None
 /// where it was not measured.
 pub fn way(case: &Case<'_>, path: &str) -> Option<String> {
     let way = case.evidence.others.iter().find(|other| other.path == path)?;
     let here = median(&way.iops)?;
     Some(match ratio(case, way) {
         Some(ratio) if ratio >= GROWS_MIN => {
-            format!("{} here, {} as much", rate(here), times(ratio))
+            format!("{} here, {} as much", rate(here), factor(ratio))
         }
         Some(ratio) if ratio * GROWS_MIN > 1.0 => format!("{} here, which is no gain", rate(here)),
         Some(_) => format!("{} here, which is less", rate(here)),

@@ -612,7 +612,7 @@ fn the_curve_and_the_other_ways_are_told() {
         "{}",
         main.verdict
     );
-    assert!(main.advice[0].contains("(163k/s here, 51 times as much)"), "{}", main.advice[0]);
+    assert!(main.advice[0].contains("(163k/s here, 51x as much)"), "{}", main.advice[0]);
     assert!(!main.advice[1].contains(" here"), "nothing was measured: {}", main.advice[1]);
     evidence.others[0].iops = vec![3300.0];
     assert!(judge(&evidence)[0].advice[0].contains("which is no gain"));
@@ -620,7 +620,7 @@ fn the_curve_and_the_other_ways_are_told() {
     let preallocated =
         |iops| OtherWay { path: "preallocated".into(), iops: vec![iops], numjobs: 64 };
     evidence.others.push(preallocated(90_000.0));
-    assert!(judge(&evidence)[0].advice[0].contains("(90.0k/s here, 28 times as much)"));
+    assert!(judge(&evidence)[0].advice[0].contains("(90.0k/s here, 28x as much)"));
     evidence.others[1] = preallocated(1000.0);
     assert!(judge(&evidence)[0].advice[1].contains("which is less"));
 }
@@ -850,7 +850,7 @@ fn the_advice_for_overlayfs_does_not_contradict_its_measurement() {
     evidence.curve = vec![Step { numjobs: 64, iops: vec![2000.0] }];
     evidence.others = vec![OtherWay { path: "dioxide".into(), numjobs: 64, iops: vec![12_400.0] }];
     let main = &judge(&evidence)[0];
-    assert!(main.advice[0].contains("(12.4k/s here, 6.2 times as much)"), "{:?}", main.advice);
+    assert!(main.advice[0].contains("(12.4k/s here, 6.2x as much)"), "{:?}", main.advice);
     assert!(!main.advice.join(" ").contains("Nothing helps"), "{:?}", main.advice);
 }
 
@@ -1017,6 +1017,19 @@ fn throttled_processors_are_named() {
     assert!(main.verdict.contains("throttled in 60 % of its periods"), "{}", main.verdict);
     evidence.cgroups[0].cpu = Some(cpu(1));
     assert_eq!(main_wall(&evidence), Wall::Nothing);
+}
+
+/// The defect D14: a program that hardly does I/O was advised to do larger operations.
+#[test]
+fn an_idle_program_was_advised_to_do_larger_operations() {
+    let advice = |looks_in_io| {
+        let in_io = waiting(looks_in_io, "pwrite64", "ext4_file_write_iter");
+        let findings = judge(&evidence(vec![file("ext4")], vec![in_io, running(15 * LOOKS)]));
+        let mut findings = findings.into_iter();
+        findings.find(|finding| finding.wall == Wall::Processor).unwrap().advice
+    };
+    assert!(advice(20).is_empty(), "{:?}", advice(20));
+    assert!(advice(LOOKS)[0].starts_with("Larger or merged operations"));
 }
 
 /// A group commit with a condition variable for each thread: fifteen wait, and one flushes.

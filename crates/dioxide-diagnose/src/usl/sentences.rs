@@ -1,7 +1,7 @@
 //! The meaning of a fit, in words.
 
 use super::{Estimate, Fit};
-use crate::words::{percent, rate};
+use crate::words::{factor, percent, rate};
 
 /// A contention below this is indistinguishable from none.
 const SIGMA_NONE: f64 = 0.005;
@@ -34,9 +34,9 @@ fn contention(fit: &Fit) -> String {
         all if all >= 1.0 => "all of each operation is done by one thread at a time".to_owned(),
         part => format!(
             "{} of each operation is done by one thread at a time, so no number of threads gets \
-             more done than {:.1} times as much as one",
+             more done than {} as much as one",
             percent(part),
-            1.0 / part
+            factor(1.0 / part)
         ),
     };
     format!("Contention (sigma) {sigma}: {meaning}.")

@@ -356,7 +356,7 @@ fn a_call_needs_more_stack_than_a_small_thread_has(dir: TestDir) -> TrialResult 
         with.set_optimised(&mut command);
         let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
         assert!(
-            with == With::Nothing || finished.stderr.contains(" write requests ("),
+            with == With::Nothing || finished.stderr.contains(" write request"),
             "{}",
             finished.stderr
         );

@@ -28,7 +28,7 @@ const TAKEN: [&str; 2] = [REQUESTS; 2];
 const OPEN_TWICE: &str =
     "not taken over: it is open elsewhere too|handed back to the kernel: it was opened again";
 /// The summary after a take-over.
-const REQUESTS: &str = " write requests (";
+const REQUESTS: &str = " write request";
 
 const PROGRAMS: [Program; 22] = [
     Program {

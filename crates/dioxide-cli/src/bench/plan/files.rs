@@ -6,10 +6,11 @@ use super::{
 };
 use crate::args;
 use crate::bench::descriptors;
-use crate::bench::estimate::SIZE_MIN_BYTES;
+use crate::bench::estimate::{SIZE_MIN_BYTES, Typed};
 use crate::bench::place::Place;
 use crate::bench::work::{Point, Route, Scenario, Space, Work};
 use crate::exit::say;
+use crate::sizes::Sizes;
 use crate::sync_ring::Ring;
 use crate::units;
 use anyhow::{Result, bail, ensure};
@@ -22,31 +23,36 @@ pub const WRITTEN_DEFAULT_BYTES: u64 = 64 << 20;
 /// Limit of the size of all files that are only allocated, without `--size`.
 const UNWRITTEN_DEFAULT_MAX_BYTES: u64 = 512 << 20;
 
+/// Without a scenario: files, files of a checkpoint, and threads.
+const TOUR_FILES: u32 = 16;
+const TOUR_TOUCHED: u32 = 100;
+const TOUR_NUMJOBS: u32 = 16;
+
 impl Plan {
     pub(super) fn files(args: &args::Files) -> Result<Self> {
-        of_many_files(&args.dir, rows(args), args.pace, args.size)
+        Self::of_many_files(&args.dir, rows(args), typed(args.pace, args.size))
     }
 
     pub(super) fn checkpoint(args: &args::Checkpoint) -> Result<Self> {
         let pace = args::Pace { runtime: args.runtime, rounds: args.rounds, rate: None };
-        of_many_files(&args.dir, checkpoint_rows(args), pace, args.size)
+        Self::of_many_files(&args.dir, checkpoint_rows(args), typed(pace, args.size))
+    }
+
+    fn of_many_files(dir: &Path, rows: Rows, typed: Typed) -> Result<Self> {
+        let place = Place::directory(dir)?;
+        let drafts = vec![draft(&place, rows, typed)?];
+        Ok(Self { place, drafts })
     }
 }
 
-fn of_many_files(
-    dir: &Path,
-    mut rows: Rows,
-    pace: args::Pace,
-    wanted_bytes: Option<u64>,
-) -> Result<Plan> {
+pub(super) fn draft(place: &Place, mut rows: Rows, typed: Typed) -> Result<Draft> {
     let most = rows.iter().filter_map(|(point, _)| point.files).max();
     descriptors::make_room_for(most.unwrap_or(0))?;
-    let place = Place::directory(dir)?;
-    let size_bytes = total_bytes(&place, &rows, wanted_bytes)?;
+    let size_bytes = total_bytes(place, &rows, typed.size_bytes)?;
     check_ledger(&rows, size_bytes, memory_bytes())?;
-    let abilities = Abilities::of(&place, Growth::None)?;
+    let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
-    check_unwritten(&place, &rows)?;
+    check_unwritten(place, &rows)?;
     if rows.iter().any(|(_, route)| is_a_ring(*route))
         && let Err(error) = Ring::new()
     {
@@ -55,9 +61,10 @@ fn of_many_files(
     }
     // Trials may choose a smaller size, but each file keeps a block.
     let is_fixed = one_block_each(&rows) > SIZE_MIN_BYTES;
-    let typed = typed(pace, wanted_bytes.or(is_fixed.then_some(size_bytes)));
+    let size_bytes_typed = typed.size_bytes.or(is_fixed.then_some(size_bytes));
+    let typed = Typed { size_bytes: size_bytes_typed, ..typed };
     let work = Work::new(rows, provisional(typed), size_bytes, abilities.units);
-    Ok(Plan { place, drafts: vec![Draft::new(work, typed)] })
+    Ok(Draft::new(work, typed))
 }
 
 fn is_a_ring(route: Route) -> bool {
@@ -67,27 +74,54 @@ fn is_a_ring(route: Route) -> bool {
 /// Each point of `bench files` on all applicable routes.
 pub fn rows(args: &args::Files) -> Rows {
     let crews = Crews::new(&args.numjobs, &args.iodepth);
-    let durability = [Durability::EveryWrite];
-    let points = points(&[args.bs], &crews.sizes(), &durability, Growth::None, args.pace.rate);
-    let points = on_files(Scenario::Files, &args.files, args.space.into(), &points);
-    one_thread_once(crews.rows(points))
+    let files = Files { numbers: &args.files, space: args.space.into(), bs: args.bs };
+    files.written_singly(&crews, args.pace.rate)
 }
 
 /// Each point of `bench checkpoint` on all routes.
 pub fn checkpoint_rows(args: &args::Checkpoint) -> Rows {
-    let crews = Crews::new(&[args.numjobs], &[]);
-    let durability = [Durability::OnSync];
-    let points = points(&[args.bs], &crews.sizes(), &durability, Growth::None, None);
-    crews.rows(on_files(Scenario::Checkpoint, &args.files, args.space.into(), &points))
+    let files = Files { numbers: &args.files, space: args.space.into(), bs: args.bs };
+    files.in_checkpoints(args.numjobs)
 }
 
-/// These points with each number of files.
-fn on_files(scenario: Scenario, files: &[u32], space: Space, points: &[Point]) -> Vec<Point> {
-    let with = |files: u32| {
-        let (files, space) = (Some(files as usize), Some(space));
-        points.iter().map(move |point| Point { scenario, growth: None, files, space, ..*point })
-    };
-    distinct(files).into_iter().flat_map(with).collect()
+/// The rows of `bench files` and `bench checkpoint` for `dioxide bench` without a scenario.
+pub(super) fn tour_rows() -> [Rows; 2] {
+    let files = |numbers| Files { numbers, space: Space::Written, bs: Sizes::one(4096) };
+    [
+        files(&[TOUR_FILES]).written_singly(&Crews::new(&[TOUR_NUMJOBS], &[TOUR_NUMJOBS]), None),
+        files(&[TOUR_TOUCHED]).in_checkpoints(TOUR_NUMJOBS),
+    ]
+}
+
+/// Numbers of files, and their blocks.
+struct Files<'a> {
+    numbers: &'a [u32],
+    space: Space,
+    bs: Sizes,
+}
+
+impl Files<'_> {
+    fn written_singly(&self, crews: &Crews, rate_iops: Option<u64>) -> Rows {
+        let durability = [Durability::EveryWrite];
+        let points = points(&[self.bs], &crews.sizes(), &durability, Growth::None, rate_iops);
+        one_thread_once(crews.rows(self.each(Scenario::Files, &points)))
+    }
+
+    fn in_checkpoints(&self, numjobs: u32) -> Rows {
+        let crews = Crews::new(&[numjobs], &[]);
+        let durability = [Durability::OnSync];
+        let points = points(&[self.bs], &crews.sizes(), &durability, Growth::None, None);
+        crews.rows(self.each(Scenario::Checkpoint, &points))
+    }
+
+    /// These points with each number of files.
+    fn each(&self, scenario: Scenario, points: &[Point]) -> Vec<Point> {
+        let with = |files: u32| {
+            let (files, space) = (Some(files as usize), Some(self.space));
+            points.iter().map(move |point| Point { scenario, growth: None, files, space, ..*point })
+        };
+        distinct(self.numbers).into_iter().flat_map(with).collect()
+    }
 }
 
 /// One thread does the same work beside any number of threads, so one row of each number of files
@@ -136,7 +170,6 @@ fn check_unwritten(place: &Place, rows: &Rows) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sizes::Sizes;
     use clap::Parser;
 
     fn scenario(line: &str) -> args::Scenario {

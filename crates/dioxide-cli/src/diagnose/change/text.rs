@@ -4,6 +4,7 @@ use super::calls::{CallChange, CallFigures};
 use super::{Change, RateChange, ShareChange, Spread};
 use crate::diagnose::activity::latency;
 use crate::diagnose::people::end_of;
+use crate::meter::machine::when;
 use crate::report::grid::Grid;
 use dioxide_diagnose::words::{bytes_rate, percent, rate};
 
@@ -25,7 +26,7 @@ pub fn tables(change: &Change) -> Vec<(&'static str, Grid)> {
 
 /// The title of the whole.
 pub fn title(change: &Change) -> String {
-    format!("Change since the observation of {}", change.before_date)
+    format!("Change since the observation of {} UTC", when(&change.before_date))
 }
 
 /// The limits of the comparison.

@@ -5,6 +5,7 @@ use crate::bench::crew::Crew;
 use crate::bench::figures::Run;
 use crate::bench::ledger::Ledger;
 use crate::bench::place::{Ground, O_DSYNC, Place};
+use crate::bench::progress::Progress;
 use crate::bench::target::{Direction, Target};
 use crate::units;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -35,8 +36,8 @@ struct Log {
     next: AtomicU64,
 }
 
-/// Runs the load.
-pub fn run(place: &Place, system: &System, runtime: Duration) -> Result<Run> {
+/// Runs the load, and shows the elapsed time.
+pub fn run(place: &Place, system: &System, runtime: Duration, progress: &Progress) -> Result<Run> {
     let log_bytes = match system.space {
         Space::Growing => GROWN_MAX_BYTES,
         Space::Allocated { segment_bytes } | Space::Recycled { segment_bytes } => segment_bytes,
@@ -59,8 +60,10 @@ pub fn run(place: &Place, system: &System, runtime: Duration) -> Result<Run> {
         disk: place.disk.as_ref(),
         watching: None,
     };
+    let began = Instant::now();
     // An offset names its log too.
     let aim = |job: usize, _: &mut Rng| {
+        progress.pass(began.elapsed());
         let start = logs[job].advance(system.record_bytes, log_bytes);
         Some(Target::block(Direction::Write, job as u64 * log_bytes + start, system.record_bytes))
     };
@@ -156,4 +159,21 @@ fn write_beside(beside: Beside, file: &File, is_over: &AtomicBool) -> Result<()>
         file.sync_data().context("fdatasync beside the log")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::system::SYSTEMS;
+    use super::*;
+
+    /// The defect: a bar of one run, which stayed empty.
+    #[test]
+    fn a_minute_of_load_showed_no_progress() {
+        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        let jetstream = SYSTEMS.iter().find(|system| system.name == "jetstream").unwrap();
+        let runtime = Duration::from_millis(30);
+        let progress = Progress::of_time(runtime);
+        run(&place, jetstream, runtime, &progress).unwrap();
+        assert!(progress.passed() > Duration::ZERO);
+    }
 }

@@ -23,9 +23,9 @@ pub fn of(
 ) -> Result<Fitness> {
     let system = named.system();
     say(&format!("{}: {} of load", system.name, humantime::format_duration(runtime)));
-    let progress = Progress::of(1);
+    let progress = Progress::of_time(runtime);
     progress.tell(system.name);
-    let run = load::run(place, system, runtime)?;
+    let run = load::run(place, system, runtime, &progress)?;
     drop(progress);
     let clat = &run.writes.clat;
     let latencies = Latencies {
@@ -37,7 +37,7 @@ pub fn of(
         write_ns_p99_9: clat.value_at_percentile(99.9),
         write_ns_max: clat.max(),
     };
-    Ok(judge::judge(system, latencies, not_durable)?)
+    judge::judge(system, latencies, not_durable)
 }
 
 impl Named {

@@ -3,11 +3,12 @@
 use super::page;
 use crate::compare::Comparison;
 use crate::compare::text::{groups, origin, sentences, table};
+use crate::meter::machine::when;
 use maud::html;
 
 pub fn page(comparison: &Comparison<'_>) -> String {
     let runs = [("Old", comparison.old), ("New", comparison.new)];
-    let [old, new] = runs.map(|(_, run)| run.machine.date.replace('T', " ").replace('Z', ""));
+    let [old, new] = runs.map(|(_, run)| when(&run.machine.date));
     let body = html! {
         section {
             h2 { "In words" }

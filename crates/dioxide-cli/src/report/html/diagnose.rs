@@ -197,3 +197,23 @@ fn fitted(law: &Fit) -> Series {
         is_marked: false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnose::document::examples::{document, program};
+
+    /// The defect D2: 16 files had as many rows and bars.
+    #[test]
+    fn waits_for_many_files_were_as_many_rows() {
+        let wait = program().waits.swap_remove(0);
+        let of_file = |nth| Wait { file: Some(format!("/somewhere/{nth}")), ..wait.clone() };
+        let page = |files| {
+            let waits = (0..files).map(of_file).collect();
+            page(&document(vec![Diagnosis { waits, ..program() }]))
+        };
+        let (one, many) = (page(1), page(16));
+        assert_eq!(many.matches("<tr>").count(), one.matches("<tr>").count(), "{many}");
+        assert!(many.contains("16 files") && one.contains("/somewhere/0"), "{many}");
+    }
+}

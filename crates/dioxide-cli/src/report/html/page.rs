@@ -1,7 +1,7 @@
 //! The common part of all pages. maud escapes all text.
 
 use super::plot;
-use crate::meter::machine::Machine;
+use crate::meter::machine::{Machine, when};
 use crate::report::grid::Grid;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -9,7 +9,7 @@ const STYLE: &str = include_str!("style.css");
 
 /// A whole page, by the name of the command and its subject.
 pub fn page(command: &str, about: &str, machine: &Machine, body: Markup) -> String {
-    let when = machine.date.replace('T', " ").replace('Z', " UTC");
+    let when = when(&machine.date) + " UTC";
     let page = html! {
         (DOCTYPE)
         html lang="en" {
