@@ -253,8 +253,8 @@ impl Queue {
     }
 
     /// Queues a flush of many files with one completion, as [`sync_all`](crate::sync_all). It
-    /// covers what [`sync_data`](Self::sync_data) of each would cover, and takes a place in the
-    /// queue for each file. The error is that of the first file that failed.
+    /// covers what [`sync_data`](Self::sync_data) of each would cover. Towards the depth, it counts
+    /// as one operation for each file. The error is that of the first file that failed.
     ///
     /// # Errors
     ///

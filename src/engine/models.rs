@@ -71,7 +71,7 @@ struct Image {
     growers: usize,
 }
 
-/// What a flush of a file makes durable, as it was when the flush began.
+/// The part of a file that a flush makes durable, as it was at the begin of the flush.
 #[derive(Debug)]
 struct Flushing {
     cached: Vec<usize>,
@@ -835,7 +835,7 @@ impl Futures {
     /// Closes the file. All memory is free then, and no record was written from freed memory.
     fn close(self) -> Vec<u8> {
         Arc::into_inner(self.file)
-            .expect("nobody else has it")
+            .expect("this is the last reference")
             .into_inner()
             .close()
             .expect("it closes");

@@ -67,7 +67,7 @@ impl Progress {
     pub fn advance(&self) {
         self.bar.inc(1);
         let elapsed = self.begun.elapsed();
-        let mut line_due = self.line_due.lock().expect("nobody panics with the lock");
+        let mut line_due = self.line_due.lock().expect("no thread panics with the lock");
         if line_due.is_some_and(|due| elapsed >= due) {
             *line_due = Some(elapsed + LINE_EVERY);
             say(&line(self.bar.position(), self.bar.length().unwrap_or(0), elapsed));

@@ -8,9 +8,6 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `c/threads.c` with a variable set.
 fn write_with(
@@ -24,7 +21,7 @@ fn write_with(
         .args(["write", "file", "acks", "threads=8", "blocks=400", "end=close"])
         .current_dir(dir);
     with.set(&mut command);
-    run(command.env(name, value), LIMIT)?.well()
+    run(command.env(name, value))?.well()
 }
 
 fn what_is_not_understood_is_said_once_and_the_program_runs(dir: TestDir) -> TrialResult {
@@ -60,7 +57,7 @@ fn a_pattern_that_matches_nothing_is_said_once_and_nothing_is_taken(dir: TestDir
 fn a_program_without_direct_files_hears_nothing(_dir: TestDir) -> TrialResult {
     let mut command = Command::new("true");
     With::Eager.set(&mut command);
-    let finished = run(command.env("DIOXIDE_MATCH", "*.nothing"), LIMIT)?.well()?;
+    let finished = run(command.env("DIOXIDE_MATCH", "*.nothing"))?.well()?;
     assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("", ""));
     Ok(())
 }
@@ -70,7 +67,7 @@ fn a_static_program_runs_as_without(dir: TestDir) -> TrialResult {
     let mut command = Command::new(path);
     command.args(["write", "file", "acks", "threads=8", "blocks=400"]).current_dir(&*dir);
     With::Eager.set(&mut command);
-    run(&mut command, LIMIT)?.well()?;
+    run(&mut command)?.well()?;
     assert_eq!(fs::metadata(dir.join("file"))?.len(), 400 * 4096);
     Ok(())
 }
@@ -88,7 +85,7 @@ fn the_next_open_brings_a_killed_programs_file_into_order(dir: TestDir) -> Trial
         };
         let mut write = threads("write");
         with.set(&mut write);
-        assert_eq!(run(&mut write, LIMIT)?.status.signal(), Some(libc::SIGKILL));
+        assert_eq!(run(&mut write)?.status.signal(), Some(libc::SIGKILL));
         let mut next = Command::new("dd");
         next.args([
             "if=/dev/null",
@@ -99,12 +96,12 @@ fn the_next_open_brings_a_killed_programs_file_into_order(dir: TestDir) -> Trial
         ])
         .current_dir(&dir);
         with.set(&mut next);
-        run(&mut next, LIMIT)?.well()?;
+        run(&mut next)?.well()?;
         let file = dir.join("file");
         assert_eq!(files::marker(&file)?, None, "{with:?}");
         let mut check = threads("check");
         With::Nothing.set(&mut check);
-        run(&mut check, LIMIT)?.well()?;
+        run(&mut check)?.well()?;
     }
     Ok(())
 }

@@ -13,8 +13,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(60);
-
 /// The arguments of `c/cases.c`.
 const CASES: [&str; 43] = [
     LEAVE[0],
@@ -132,7 +130,7 @@ struct Outcome {
 fn outcome(dir: &Path, case: &str, with: With) -> Result<Outcome, Failed> {
     let dir = empty(dir, &format!("{with:?}"))?;
     let begun = Instant::now();
-    let finished = run(&mut cases(&dir, case, with), LIMIT)?;
+    let finished = run(&mut cases(&dir, case, with))?;
     // The library never waits longer than 5 s, and at an ordinary end not at all.
     if SIGNALS.iter().any(|begin| case.starts_with(begin))
         && begun.elapsed() > Duration::from_secs(4)
@@ -167,7 +165,7 @@ fn tells_the_same(dir: &Path, case: &str, ways: &[With]) -> TrialResult {
 fn a_full_disk() -> TrialResult {
     for with in With::ALL {
         let volume = Volume::new(Fs::Ext4, 32 << 20)?;
-        let finished = run(&mut cases(volume.path(), "a_full_disk", with), LIMIT)?.well()?;
+        let finished = run(&mut cases(volume.path(), "a_full_disk", with))?.well()?;
         let told =
             "other errors: 0\nlength without what was acknowledged: 0\nagain: 1\nlength: 69632\n";
         assert_eq!(finished.stdout, told, "{with:?}");
@@ -184,8 +182,7 @@ fn on_a_device(dir: &Path, case: &str, with: With) -> Result<(Finished, Vec<u8>)
     let device = AttachedFile::new(&backing)?;
     let case = format!("{case} {}", device.path().display());
     let mut command = cases(dir, &case, with);
-    let finished =
-        run(command.env("DIOXIDE_DEVICES", "1").env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+    let finished = run(command.env("DIOXIDE_DEVICES", "1").env("DIOXIDE_STATS", "1"))?.well()?;
     drop(device);
     Ok((finished, fs::read(&backing)?))
 }
@@ -217,7 +214,7 @@ fn misaligned_calls_by_mistake(dir: TestDir) -> TrialResult {
     let case = "misaligned_calls_by_mistake";
     tells_the_same(&dir, case, &With::LIBRARY)?;
     let mut command = cases(&empty(&dir, "told")?, case, With::Eager);
-    let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+    let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
     let stays = finished.stderr.contains("1 of them taken over")
         && !finished.stderr.contains("handed back");
     if stays { Ok(()) } else { Err(failed(finished.stderr)) }
@@ -228,7 +225,7 @@ fn rights_that_change_after_the_open(dir: &Path, way: &str) -> TrialResult {
     let case = format!("rights_that_change_after_the_open {way}");
     tells_the_same(dir, &case, &With::LIBRARY)?;
     let mut command = cases(&empty(dir, "told")?, &case, With::Eager);
-    let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+    let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
     let reasons = [
         "the program changes its rights",
         "the rights to it change",
@@ -245,7 +242,7 @@ fn an_append_in_a_handler_lands_over_others(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let case = "an_append_in_a_handler_that_interrupts_an_append";
-        let finished = run(&mut cases(&dir, case, with), LIMIT)?.well()?;
+        let finished = run(&mut cases(&dir, case, with))?.well()?;
         let told = "interrupted: 1\nlost appends: 0\nlost appends of the handler: 0\n";
         assert_eq!(finished.stdout, told, "{with:?}");
     }

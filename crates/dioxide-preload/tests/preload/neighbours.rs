@@ -16,8 +16,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// An open waits at most 45 s, until the kernel removes the lease.
-const LIMIT: Duration = Duration::from_secs(60);
-
 /// Modes of `c/neighbours.c`, beside another process and alone.
 const MODES: [(&str, &str); 11] = [
     ("truncate", "ftruncate_destroys_what_another_process_synced"),
@@ -56,7 +54,7 @@ fn others_lose_nothing(dir: &Path, mode: &str) -> TrialResult {
     for with in With::ALL {
         let dir = empty(dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &[mode, "file"], with);
-        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
         let is_taken = with == With::Eager;
         assert!(!is_taken || finished.stderr.contains(HANDED_BACK), "{}", finished.stderr);
         is_exact(&dir.join("file"))?;
@@ -69,7 +67,7 @@ fn a_take_over_beside_another_writer(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["beside", "file"], with);
-        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
         let why = "0 of them taken over\ndioxide: 1 not taken over: it is open elsewhere too";
         assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
         is_exact(&dir.join("file"))?;
@@ -82,7 +80,7 @@ fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["not_the_owner", "file"], with);
-        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
         let why =
             "0 of them taken over\ndioxide: 1 not taken over: no write lease: it has another owner";
         assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
@@ -95,7 +93,7 @@ fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult
 fn a_lease_that_cannot_be_released_is_not_mentioned(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
-        let finished = run(&mut neighbours(&dir, &["rights_lost", "file"], with), LIMIT)?.well()?;
+        let finished = run(&mut neighbours(&dir, &["rights_lost", "file"], with))?.well()?;
         let said =
             finished.stderr.matches("the process has lost the right to end its lease").count();
         assert_eq!(said, usize::from(with == With::Eager), "{with:?}: {}", finished.stderr);
@@ -107,7 +105,7 @@ fn a_lease_that_cannot_be_released_is_not_mentioned(dir: TestDir) -> TrialResult
 fn a_refused_take_over_stalls_the_open(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
-        run(&mut neighbours(&dir, &["refused", "file"], with), LIMIT)?.well()?;
+        run(&mut neighbours(&dir, &["refused", "file"], with))?.well()?;
         is_exact(&dir.join("file"))?;
     }
     Ok(())
@@ -125,11 +123,11 @@ fn note_lease_break(with: With) -> &'static str {
 fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
-        let finished = run(&mut neighbours(&dir, &["crash", "file"], with), LIMIT)?;
+        let finished = run(&mut neighbours(&dir, &["crash", "file"], with))?;
         assert_eq!(finished.status.signal(), Some(libc::SIGKILL), "{}", finished.stderr);
         assert_eq!(finished.stdout, note_lease_break(with));
         dioxide::recover(dir.join("file"), dioxide::Recover::Truncate)?;
-        run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
+        run(&mut neighbours(&dir, &["check", "file"], With::Nothing))?.well()?;
         is_exact(&dir.join("file"))?;
     }
     Ok(())
@@ -140,7 +138,7 @@ fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
     let lengths = With::ALL.map(|with| -> Result<u64, Failed> {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["write_only", "file"], with);
-        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
         let is_taken =
             finished.stderr.contains("4 files opened O_DIRECT for writing, 4 of them taken over");
         assert!(with != With::Eager || is_taken, "{}", finished.stderr);
@@ -159,7 +157,7 @@ fn a_break_beside_writers_loses_what_the_other_process_synced(dir: TestDir) -> T
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["beside_writers", "file"], with);
-        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
         assert!(
             with == With::Nothing || finished.stderr.contains(HANDED_BACK),
             "{}",
@@ -247,7 +245,7 @@ fn a_stuck_file_delays_the_break_of_another_one() -> TrialResult {
         assert!(Instant::now() < deadline, "the break of the stuck file was not noticed");
         thread::sleep(Duration::from_millis(1));
     }
-    run(&mut neighbours(&dir, &["theirs", "file", "8"], With::Nothing), LIMIT)?.well()?;
+    run(&mut neighbours(&dir, &["theirs", "file", "8"], With::Nothing))?.well()?;
     assert!(!reader.is_finished(), "the stuck file was handed back");
     stdin.write_all(b"\n")?;
     assert_eq!(line()?, "done");
@@ -267,8 +265,8 @@ fn an_open_in_a_constructor_of_a_loaded_library_hangs(dir: TestDir) -> TrialResu
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["plugin", "file"], with);
-        let finished = run(command.arg(&library).env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
-        let why = "not taken over: there is no thread to be had";
+        let finished = run(command.arg(&library).env("DIOXIDE_STATS", "1"))?.well()?;
+        let why = "not taken over: no thread could be started";
         assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
         is_exact(&dir.join("file"))?;
         is_exact(&dir.join("file.loaded"))?;
@@ -335,12 +333,12 @@ fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResu
         let mut command = neighbours(&dir, &["stopped", "file"], with);
         let ours = Stopped::begin(command.stdout(File::create(&told)?))?;
         assert_eq!(fs::read_to_string(&told)?, note_lease_break(with));
-        run(&mut neighbours(&dir, &["theirs-late", "file", "8"], With::Nothing), LIMIT)?.well()?;
+        run(&mut neighbours(&dir, &["theirs-late", "file", "8"], With::Nothing))?.well()?;
         let ended = ours.go_on()?;
         assert!(ended.success(), "{with:?}: {ended}");
         // Recovery finds the marker, and keeps the data of the other process.
         dioxide::recover(dir.join("file"), dioxide::Recover::Truncate)?;
-        run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
+        run(&mut neighbours(&dir, &["check", "file"], With::Nothing))?.well()?;
     }
     Ok(())
 }
@@ -354,7 +352,7 @@ fn a_call_needs_more_stack_than_a_small_thread_has(dir: TestDir) -> TrialResult 
         let mut command = Command::new(c_program("stack", COMPILED[1]));
         command.arg("file").current_dir(&dir);
         with.set_optimised(&mut command);
-        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
         assert!(
             with == With::Nothing || finished.stderr.contains(" write request"),
             "{}",

@@ -13,7 +13,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-const LIMIT: Duration = Duration::from_secs(60);
 /// The limit of the search for a shorter sequence that fails.
 const SHRINKING: Duration = Duration::from_secs(60);
 const OPERATIONS: u32 = 150;
@@ -47,7 +46,7 @@ impl Program {
         let dir = empty(dir, &format!("{with:?}"))?;
         let mut command = self.command(operations);
         with.set(&mut command);
-        let finished = run(command.current_dir(&dir), LIMIT)?;
+        let finished = run(command.current_dir(&dir))?;
         let mut lines: Vec<String> = finished.stdout.lines().map(str::to_owned).collect();
         lines.extend(finished.stderr.lines().map(|line| format!("on standard error: {line}")));
         lines.push(ending(finished.status));

@@ -9,9 +9,6 @@ use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(90);
 
 /// A program: its name, a bash script, and parts of the summary with [`With::Preload`] and with
 /// [`With::Eager`].
@@ -223,7 +220,7 @@ fn try_program(dir: &TestDir, program: &Program, with: With) -> TrialResult {
     };
     with.set(&mut command);
     let finished =
-        run(command.env("DIOXIDE_STATS", "1"), LIMIT).and_then(Finished::well).map_err(again)?;
+        run(command.env("DIOXIDE_STATS", "1")).and_then(Finished::well).map_err(again)?;
     let says = match with {
         With::Nothing => "",
         With::Preload => program.says[0],

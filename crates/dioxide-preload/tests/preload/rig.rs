@@ -160,9 +160,12 @@ fn last_lines(text: &str) -> String {
     last
 }
 
-/// Runs a program, and kills it and its children after `limit`. Does not wait for children that it
+/// No program takes so long, also beside many busy processes.
+pub const LIMIT: Duration = Duration::from_secs(600);
+
+/// Runs a program, and kills it and its children after [`LIMIT`]. Does not wait for children that it
 /// leaves behind.
-pub fn run(command: &mut Command, limit: Duration) -> Result<Finished, Failed> {
+pub fn run(command: &mut Command) -> Result<Finished, Failed> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command
         .stdin(Stdio::null())
@@ -171,7 +174,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Finished, Failed> {
         .process_group(0)
         .spawn()
         .map_err(|error| failed(format!("{command:?}: {error}")))?;
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + LIMIT;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -182,7 +185,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Finished, Failed> {
             let _ = child.wait();
             let (stdout, stderr) = (content(&mut stdout)?, content(&mut stderr)?);
             let said = last_lines(&stdout) + &last_lines(&stderr);
-            return Err(failed(format!("{command:?}: not done after {limit:?}\n{said}")));
+            return Err(failed(format!("{command:?}: not done after {LIMIT:?}\n{said}")));
         }
         thread::sleep(Duration::from_millis(3));
     };

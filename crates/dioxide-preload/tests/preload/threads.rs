@@ -8,9 +8,6 @@ use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// The arguments of `c/threads.c`, and the signal that ends it.
 const PLANS: [(&str, Option<i32>); 28] = [
@@ -60,7 +57,7 @@ fn try_plan(dir: &Path, plan: &str, signal: Option<i32>, with: With) -> TrialRes
     let again = |error: Failed| {
         failed(format!("{}\nagain, in an empty directory: {shown}", message(&error)))
     };
-    let finished = run(&mut command, LIMIT).map_err(again)?;
+    let finished = run(&mut command).map_err(again)?;
     if finished.status.signal() != signal {
         return Err(finished.well().err().map_or_else(|| failed("it was to be killed"), again));
     }
@@ -68,7 +65,7 @@ fn try_plan(dir: &Path, plan: &str, signal: Option<i32>, with: With) -> TrialRes
     if signal == Some(libc::SIGKILL) {
         dioxide::recover(&file, dioxide::Recover::Truncate)?;
     }
-    run(&mut threads(&dir, "check", plan, With::Nothing).0, LIMIT)
+    run(&mut threads(&dir, "check", plan, With::Nothing).0)
         .and_then(Finished::well)
         .map_err(again)?;
     if files::marker(&file)?.is_some() {
