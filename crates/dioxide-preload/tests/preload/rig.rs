@@ -163,8 +163,8 @@ fn last_lines(text: &str) -> String {
 /// No program takes so long, also beside many busy processes.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs a program, and kills it and its children after [`LIMIT`]. Does not wait for children that it
-/// leaves behind.
+/// Runs a program, and kills it and its children after [`LIMIT`]. Does not wait for children that
+/// it leaves behind.
 pub fn run(command: &mut Command) -> Result<Finished, Failed> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command
