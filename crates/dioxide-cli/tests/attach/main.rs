@@ -11,12 +11,13 @@ mod servers;
 
 use common::*;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where, trials_with};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, trials_with};
 use limited::{Limited, on_ext4, on_ext4_with_limits};
 use program::*;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
+use serde_json::Value;
 use std::process::{Command, ExitCode, Stdio};
 
 /// fio, with this many threads on one file, for ever.
@@ -158,11 +159,12 @@ fn ctrl_c_leaves_nothing_behind() -> TrialResult {
 
 const LIMIT: u32 = 100;
 
-fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
-    file_of(&dir, &Space::Written);
-    let number = rustix::fs::stat(&*dir)?.st_dev;
+/// The findings on random writes below `place`, of a cgroup with a limit on the device of `dir`.
+fn findings_under_a_limit(dir: &Path, place: &Path) -> Result<Vec<Value>, Failed> {
+    file_of(place, &Space::Written);
+    let number = rustix::fs::stat(dir)?.st_dev;
     let limited = Limited::new((rustix::fs::major(number), rustix::fs::minor(number)), LIMIT)?;
-    let program = psync(&dir, RANDOM_WRITES);
+    let program = psync(place, RANDOM_WRITES);
     limited.add(program.pid())?;
     let findings = diagnose(&program);
     drop(program);
@@ -220,6 +222,23 @@ fn trials() -> Vec<Trial> {
             syncs_of_many_files_wait_for_a_flush_each,
         ),
         lab_trials_where(
+    Ok(findings)
+}
+
+fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
+    findings_under_a_limit(&dir, &dir).map(drop)
+}
+
+/// The defect: the files of an overlayfs had no devices, and so no limits.
+fn a_limit_below_an_overlay_was_not_seen(dir: TestDir) -> TrialResult {
+    let overlay = Overlay::on(&dir)?;
+    let findings = findings_under_a_limit(&dir, overlay.path())?;
+    let lock = findings.iter().find(|finding| finding["wall"] == "file_lock");
+    let lock = lock.unwrap_or_else(|| panic!("{findings:#?}"));
+    let verdict = lock["verdict"].as_str().unwrap();
+    assert!(verdict.contains("overlayfs performs every write of a file alone"), "{verdict}");
+    let advice = lock["advice"][0].as_str().unwrap();
+    assert!(advice.contains("merged into one write"), "{advice}");
             "durable_writes_of_unwritten_space_wait_for_commits",
             on_ext4_and_xfs,
             durable_writes_of_unwritten_space_wait_for_commits,
@@ -259,3 +278,8 @@ fn main() -> ExitCode {
     commits::run_if_named();
     dioxide_testkit::run(&[], trials)
 }
+        lab_trials_where(
+            "a_limit_below_an_overlay_was_not_seen",
+            on_ext4_with_limits,
+            a_limit_below_an_overlay_was_not_seen,
+        ),
