@@ -1118,6 +1118,15 @@ fn threads_that_do_not_wake_with_the_flush_do_not_wait_for_it() {
     assert_eq!(changed(|queue| queue.short.held_woken = 4500), Wall::Flush);
     // A pool with little work: one of them runs.
     assert_eq!(changed(|queue| queue.short.ended_woken = 400), Wall::Flush);
+    assert!(!advice.contains("riters share"), "dioxide promises what it does: {advice}");
+    for (fs, channel) in [("ext4", "jbd2_log_wait_commit"), ("btrfs", "wait_log_commit")] {
+        let mut commits = evidence.clone();
+        commits.files[0].fs = Some(fs.into());
+        let leader = commits.sightings.last_mut().unwrap();
+        (leader.count, leader.channel) = (15 * LOOKS, Some(channel.into()));
+        let advice = all_advice(&commits);
+        assert!(!advice.contains("riters share") && !advice.contains("one thread"), "{advice}");
+    }
     // Flushes are seldom, or many at a time.
     assert_eq!(changed(|queue| queue.looks = LOOKS / 3), Wall::Flush);
     assert_eq!(changed(|queue| queue.looks_of_several = LOOKS / 2), Wall::Flush);
@@ -1126,6 +1135,30 @@ fn threads_that_do_not_wake_with_the_flush_do_not_wait_for_it() {
     idle.sightings.iter_mut().for_each(|sighting| sighting.queue = None);
     assert_eq!(main_wall(&idle), Wall::Flush);
 }
+/// The defect: this advice had a fixed order.
+#[test]
+fn advice_for_flushes_and_commits_began_with_a_measured_loss() {
+    for (call, fs, channel) in [
+        ("fdatasync", "ext4", "submit_bio_wait"),
+        ("fdatasync", "ext4", "jbd2_log_wait_commit"),
+        ("fsync", "ext4", "jbd2_log_wait_commit"),
+        ("fdatasync", "btrfs", "wait_log_commit"),
+    ] {
+        let mut evidence = evidence(vec![file(fs)], vec![waiting(8 * LOOKS, call, channel)]);
+        evidence.subject = workload(Rw::Sync);
+        evidence.curve = vec![Step { numjobs: 64, iops: vec![1000.0] }];
+        let mut advice = |iops| {
+            evidence.others =
+                vec![OtherWay { path: "dioxide".into(), numjobs: 64, iops: vec![iops] }];
+            judge(&evidence).swap_remove(0).advice
+        };
+        let (loss, gain) = (advice(200.0), advice(5000.0));
+        assert!(loss.len() >= 2, "{loss:?}");
+        assert!(loss.last().unwrap().contains("(200/s here, which is less)"), "{loss:?}");
+        assert!(gain[0].contains("(5000/s here, 5.0 times as much)"), "{gain:?}");
+    }
+}
+
 
 /// Too short to see the waiters sleep through them.
 #[test]
