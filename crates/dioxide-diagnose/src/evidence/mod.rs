@@ -40,7 +40,8 @@ pub struct Evidence {
     pub punts: Option<Vec<Punt>>,
     /// The devices below the files.
     pub devices: Vec<SeenDevice>,
-    /// The cgroups of the program that have limits for these devices, or for processors.
+    /// The cgroups of the program that have limits for these devices or for processors, or waits
+    /// for I/O.
     #[serde(default)]
     pub cgroups: Vec<SeenCgroup>,
     /// Threads that wait while another thread of the program writes or syncs.

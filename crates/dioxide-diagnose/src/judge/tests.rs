@@ -971,6 +971,28 @@ fn limited(done: u64) -> Vec<SeenCgroup> {
     vec![SeenCgroup { path, io: vec![io], io_pressure_ns: Some(4_000_000_000), cpu: None }]
 }
 
+const PRESSURE: &str = "/sys/fs/cgroup/job/io.pressure: a thread of the cgroup waited for I/O in \
+                        80 % of the time.";
+
+/// The defect: pressure was only shown beside a limit that is reached on average.
+#[test]
+fn pressure_without_a_reached_limit_was_not_shown() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    let above = SeenCgroup { path: "/sys/fs/cgroup".into(), ..limited(0).swap_remove(0) };
+    let lines = |evidence: &Evidence| -> Vec<String> {
+        let lines = judge(evidence).swap_remove(0).evidence;
+        lines.into_iter().filter(|line| line.contains("/sys/fs/cgroup")).collect()
+    };
+    evidence.cgroups = vec![limited(500).swap_remove(0), above];
+    let bursts =
+        "/sys/fs/cgroup/job/io.max: wiops is used to 67 % on average; bursts may reach it.";
+    assert_eq!(lines(&evidence), [PRESSURE, bursts]);
+    evidence.cgroups[0].io.clear();
+    assert_eq!(lines(&evidence), [PRESSURE], "without a limit");
+    evidence.cgroups.iter_mut().for_each(|group| group.io_pressure_ns = Some(1_000_000_000));
+    assert!(lines(&evidence).is_empty(), "a small one");
+}
+
 /// D1 of the review: the limit was never mentioned.
 #[test]
 fn a_limit_of_the_cgroup_is_named_with_its_rate_and_its_file() {
@@ -984,8 +1006,7 @@ fn a_limit_of_the_cgroup_is_named_with_its_rate_and_its_file() {
         "The cgroup limits I/O: /sys/fs/cgroup/job allows writes on loop0 at 150/s, and 149/s were \
          done."
     );
-    let line = "io.pressure: a thread of the cgroup waited for I/O in 80 % of the time.";
-    assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+    assert!(main.evidence.iter().any(|line| line == PRESSURE), "{:?}", main.evidence);
     assert!(main.evidence.iter().any(|line| line.contains("1.00 requests in flight on average")));
     let removal = "echo '7:0 wiops=max' > /sys/fs/cgroup/job/io.max";
     assert!(main.advice[0].contains(removal), "{:?}", main.advice);
@@ -1097,27 +1118,6 @@ fn a_program_that_batches_is_not_told_to() {
     let advice = all_advice(&evidence);
     assert!(advice.contains("already serves several writes"), "{advice}");
     assert!(!advice.contains("group commit") && !advice.contains("one thread"), "{advice}");
-    evidence.queues[0].short.ends = 3000;
-    assert!(all_advice(&evidence).contains("let one thread sync for all"));
-    // A thread for the log, with few waiters.
-    evidence.queues[0].leading_waiters = 0;
-    let advice = all_advice(&evidence);
-    assert!(advice.contains("share flushes") && !advice.contains("one thread"), "{advice}");
-}
-
-/// Threads without work sleep as well while another flushes.
-#[test]
-fn threads_that_do_not_wake_with_the_flush_do_not_wait_for_it() {
-    let changed = |change: fn(&mut Queue)| {
-        let mut evidence = group_commit();
-        change(&mut evidence.queues[0]);
-        main_wall(&evidence)
-    };
-    assert_eq!(changed(|_| {}), Wall::ProgramQueue);
-    // They run at any time.
-    assert_eq!(changed(|queue| queue.short.held_woken = 4500), Wall::Flush);
-    // A pool with little work: one of them runs.
-    assert_eq!(changed(|queue| queue.short.ended_woken = 400), Wall::Flush);
     assert!(!advice.contains("riters share"), "dioxide promises what it does: {advice}");
     for (fs, channel) in [("ext4", "jbd2_log_wait_commit"), ("btrfs", "wait_log_commit")] {
         let mut commits = evidence.clone();
@@ -1127,14 +1127,14 @@ fn threads_that_do_not_wake_with_the_flush_do_not_wait_for_it() {
         let advice = all_advice(&commits);
         assert!(!advice.contains("riters share") && !advice.contains("one thread"), "{advice}");
     }
-    // Flushes are seldom, or many at a time.
-    assert_eq!(changed(|queue| queue.looks = LOOKS / 3), Wall::Flush);
-    assert_eq!(changed(|queue| queue.looks_of_several = LOOKS / 2), Wall::Flush);
-    // They have not run for long.
-    let mut idle = group_commit();
-    idle.sightings.iter_mut().for_each(|sighting| sighting.queue = None);
-    assert_eq!(main_wall(&idle), Wall::Flush);
+    evidence.queues[0].short.ends = 3000;
+    assert!(all_advice(&evidence).contains("let one thread sync for all"));
+    // A thread for the log, with few waiters.
+    evidence.queues[0].leading_waiters = 0;
+    let advice = all_advice(&evidence);
+    assert!(advice.contains("share flushes") && !advice.contains("one thread"), "{advice}");
 }
+
 /// The defect: this advice had a fixed order.
 #[test]
 fn advice_for_flushes_and_commits_began_with_a_measured_loss() {
@@ -1159,6 +1159,27 @@ fn advice_for_flushes_and_commits_began_with_a_measured_loss() {
     }
 }
 
+/// Threads without work sleep as well while another flushes.
+#[test]
+fn threads_that_do_not_wake_with_the_flush_do_not_wait_for_it() {
+    let changed = |change: fn(&mut Queue)| {
+        let mut evidence = group_commit();
+        change(&mut evidence.queues[0]);
+        main_wall(&evidence)
+    };
+    assert_eq!(changed(|_| {}), Wall::ProgramQueue);
+    // They run at any time.
+    assert_eq!(changed(|queue| queue.short.held_woken = 4500), Wall::Flush);
+    // A pool with little work: one of them runs.
+    assert_eq!(changed(|queue| queue.short.ended_woken = 400), Wall::Flush);
+    // Flushes are seldom, or many at a time.
+    assert_eq!(changed(|queue| queue.looks = LOOKS / 3), Wall::Flush);
+    assert_eq!(changed(|queue| queue.looks_of_several = LOOKS / 2), Wall::Flush);
+    // They have not run for long.
+    let mut idle = group_commit();
+    idle.sightings.iter_mut().for_each(|sighting| sighting.queue = None);
+    assert_eq!(main_wall(&idle), Wall::Flush);
+}
 
 /// Too short to see the waiters sleep through them.
 #[test]

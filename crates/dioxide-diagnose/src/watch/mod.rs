@@ -449,6 +449,9 @@ impl Gathering {
         if self.files.is_full() {
             unseen.insert(format!("files: there are more than {}", files::FILES_MAX));
         }
+        if self.cgroups.has_hidden {
+            unseen.insert("limits of cgroups: a process is outside of this namespace".to_owned());
+        }
         let fast_commits = self.files.fast_commits();
         let (queues, waiters) = self.queues.finish();
         let ((sightings, sampled), files) = (self.tally.finish(&waiters), self.files.finish());
