@@ -2,7 +2,7 @@
 
 mod queue;
 
-pub use queue::{Function, Pairs, Queue, Stack};
+pub use queue::{Function, FutexStacks, Pairs, Queue, Stack};
 
 use crate::activity::Activity;
 use crate::contenders::Contenders;
@@ -47,7 +47,10 @@ pub struct Evidence {
     /// Threads that wait while another thread of the program writes or syncs.
     #[serde(default)]
     pub queues: Vec<Queue>,
-    /// The functions of the program on the stacks of queues.
+    /// Stacks of waiters by futex, if several threads wait for it.
+    #[serde(default)]
+    pub futexes: Vec<FutexStacks>,
+    /// The functions of the program on the stacks of queues and futexes.
     #[serde(default)]
     pub functions: Vec<Function>,
     /// Throughput by number of threads. Empty for a program that is only observed.

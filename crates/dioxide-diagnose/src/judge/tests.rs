@@ -5,8 +5,8 @@ use super::*;
 use crate::activity::Activity;
 use crate::channels::Kind;
 use crate::evidence::{
-    Call, CpuLimit, DirectIo, Function, IoLimit, LockWait, OtherWay, Pairs, Punt, Queue, Rw,
-    SeenCgroup, SeenDevice, SeenFile, Sighting, Stack, Step, Subject, Workload,
+    Call, CpuLimit, DirectIo, Function, FutexStacks, IoLimit, LockWait, OtherWay, Pairs, Punt,
+    Queue, Rw, SeenCgroup, SeenDevice, SeenFile, Sighting, Stack, Step, Subject, Workload,
 };
 use crate::waits;
 use proptest::prelude::*;
@@ -36,6 +36,7 @@ pub(super) fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Eviden
         devices: vec![device("loop0", 1.0)],
         cgroups: Vec::new(),
         queues: Vec::new(),
+        futexes: Vec::new(),
         functions: Vec::new(),
         curve: Vec::new(),
         others: Vec::new(),
@@ -475,6 +476,28 @@ fn a_mutex_around_a_flush_is_the_programs_own_wall() {
         assert!(findings[0].verdict.contains("fdatasync"));
         assert!((findings[0].share - 15.0 / 16.0).abs() < 1e-9);
     }
+}
+
+/// The defect: only the address of the futex was named.
+#[test]
+fn the_functions_that_take_a_lock_were_not_named() {
+    let mut evidence = mutex_around_a_flush(Some(true));
+    let of_file = |file: &str, names: &[&str]| -> Vec<Function> {
+        let function =
+            |name: &&str| Function { name: Some((*name).into()), file: file.into(), address: 0 };
+        names.iter().map(function).collect()
+    };
+    evidence.functions = of_file("/lib/libc.so.6", &["pthread_mutex_lock", "start_thread"]);
+    evidence.functions.extend(of_file("/bin/log", &["std::lock", "commit", "serve", "read"]));
+    let stack = |count, functions: &[usize]| Stack { count, functions: functions.to_vec() };
+    let of = |futex, stacks| FutexStacks { process: 0, futex, stacks };
+    evidence.futexes = vec![
+        of(0x6000, vec![stack(99, &[0, 5, 4])]),
+        of(0x5000, vec![stack(9, &[0, 2, 3, 4, 1]), stack(2, &[0, 5, 4, 1])]),
+    ];
+    let lines =
+        ["The futex is at 0x5000.", "9 of 11 sampled waiters take it in commit, called by serve."];
+    assert_eq!(judge(&evidence)[0].evidence, lines);
 }
 
 /// Children of one process have their locks at one address.
