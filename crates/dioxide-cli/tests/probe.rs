@@ -398,21 +398,9 @@ fn fast_commits_were_not_warned_of() -> TrialResult {
 
 fn devices_below_an_overlay_were_missing() -> TrialResult {
     let volume = Volume::new(Fs::Ext4, SIZE_MIN)?;
-    let [lower, upper, work, merged] =
-        ["lower", "upper", "work", "merged"].map(|name| volume.path().join(name));
-    for dir in [&lower, &upper, &work, &merged] {
-        fs::create_dir(dir)?;
-    }
-    let [low, up, work] = [&lower, &upper, &work].map(|dir| dir.display());
-    let options = format!("lowerdir={low},upperdir={up},workdir={work}");
-    let done = Command::new("mount")
-        .args(["-t", "overlay", "overlay", "-o", &options])
-        .arg(&merged)
-        .status()?;
-    assert!(done.success());
-    let output = run(&format!("probe {} --quick --json -", merged.display()));
-    let done = Command::new("umount").arg(&merged).status()?;
-    assert!(done.success());
+    let overlay = Overlay::on(volume.path())?;
+    let output = run(&format!("probe {} --quick --json -", overlay.path().display()));
+    drop(overlay);
     expect_code(&output, 0);
     let document: Value = serde_json::from_slice(&output.stdout)?;
     let devices = document["devices"].as_array().unwrap();

@@ -179,6 +179,7 @@ pub mod examples {
             devices: vec![],
             cgroups: vec![],
             queues: vec![],
+            futexes: vec![],
             functions: vec![],
             curve,
             others,

@@ -3,13 +3,13 @@
 use super::facts::{Facts, Told, Topic};
 use super::subject::Subject;
 use crate::bench::place::{Ground, Place};
-use crate::meter::mount::{Mount, mount_of};
+use crate::meter::mount::Mount;
 use crate::warnings;
 use anyhow::Result;
 use dioxide::{Growth, OpenOptions};
 use dioxide_diagnose::host::ext4::fast_commit;
-use rustix::fs::{Mode, OFlags, major, minor, open, statvfs};
-use std::fs::{self, File};
+use rustix::fs::{major, minor, statvfs};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Mount options that affect direct and durable writes: their prefixes.
@@ -43,12 +43,6 @@ const OPTIONS_THAT_MATTER: &[&str] = &[
     "sunit=",
     "swidth=",
 ];
-
-/// The mount of a path. None without /proc.
-pub fn mount_of_path(path: &Path) -> Option<Mount> {
-    let file: File = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?.into();
-    mount_of(&file).ok()?
-}
 
 fn sysfs(number: u64) -> Option<PathBuf> {
     fs::canonicalize(format!("/sys/dev/block/{}:{}", major(number), minor(number))).ok()

@@ -1,11 +1,9 @@
 //! The device stack below a file system: partitions, loop devices with their files, mappings, down
 //! to the disks. From sysfs; opens no device.
 
-use super::filesystem::mount_of_path;
-use super::overlay;
 use crate::meter::disk::Disk;
-use crate::meter::mount::Mount;
-use dioxide_diagnose::host::ext4::block_device;
+use crate::meter::mount::{Mount, mount_of_path};
+use dioxide_diagnose::host::{ext4::block_device, overlay};
 use rustix::fs::{FileType, major, makedev, minor, stat};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -14,7 +14,6 @@ pub mod fitness;
 pub mod layer;
 mod meaning;
 mod named;
-mod overlay;
 mod ring;
 mod site;
 mod storage;

@@ -1,20 +1,15 @@
 //! The subject of a probe: a directory, a file with its directory, or a device. Only directories
 //! are written to, and only in a nameless file.
 
-use super::filesystem::mount_of_path;
-use super::overlay;
 use crate::bench::place::Place;
 use crate::exit::say;
-use crate::meter::mount::Mount;
+use crate::meter::mount::{Mount, mount_of_path};
 use anyhow::{Context, Result, bail};
-use dioxide_diagnose::host::ext4::block_device;
+use dioxide_diagnose::host::{ext4::block_device, overlay};
 use rustix::fs::{FileType, Mode, OFlags, open, stat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-
-/// The kernel permits two.
-const OVERLAYS_MAX: u32 = 4;
 
 /// The subject of a probe.
 pub struct Subject {
@@ -66,7 +61,7 @@ impl Subject {
 
     fn in_directory(path: &Path, file: Option<File>) -> Result<Self> {
         let mount = mount_of_path(path);
-        let device = mount.as_ref().and_then(|mount| top_device(mount, OVERLAYS_MAX));
+        let device = mount.as_ref().and_then(|mount| block_device(&overlay::below(mount)?));
         let place = match Place::directory(path) {
             Ok(place) => Ok(place),
             Err(error) => Err(why_nothing_is_written(error)?),
@@ -77,18 +72,6 @@ impl Subject {
     /// The directory itself, or that of the file.
     pub fn directory(&self) -> &Path {
         if self.path.is_dir() { &self.path } else { self.path.parent().unwrap_or(&self.path) }
-    }
-}
-
-/// The device that takes the writes. Below overlayfs it is that of the upper directory.
-fn top_device(mount: &Mount, overlays_max: u32) -> Option<u64> {
-    let directories = overlay::directories(mount);
-    match directories.first() {
-        Some(upper) if overlays_max > 0 => {
-            top_device(&mount_of_path(&upper.path)?, overlays_max - 1)
-        }
-        Some(_) => None,
-        None => block_device(mount),
     }
 }
 

@@ -5,13 +5,18 @@ use crate::program::THREADS;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 /// Commits to a file for ever.
 type Commits = fn(&File);
 
 /// The programs, by their argument. The next argument is the file.
-const PROGRAMS: [(&str, Commits); 3] =
-    [("group-commit", own_conditions), ("one-condition", one_condition), ("idle-pool", idle_pool)];
+const PROGRAMS: [(&str, Commits); 4] = [
+    ("group-commit", own_conditions),
+    ("one-condition", one_condition),
+    ("idle-pool", idle_pool),
+    ("one-lock", one_lock),
+];
 
 /// Runs the program of the first argument, if it is one. Does not return then.
 pub fn run_if_named() {
@@ -118,5 +123,17 @@ fn idle_pool(file: &File) {
         let next = (me + 1) % THREADS;
         *turn.lock().unwrap() = next;
         conditions[next].notify_one();
+    });
+}
+
+/// Each thread holds one lock while it writes and syncs.
+fn one_lock(file: &File) {
+    let lock = Mutex::new(());
+    for_ever(|_| {
+        let held = lock.lock().unwrap();
+        write_and_sync(file);
+        drop(held);
+        // Otherwise it takes the lock again before a waiter has woken.
+        std::thread::sleep(Duration::from_millis(1));
     });
 }

@@ -5,16 +5,19 @@ mod commits;
 #[path = "../common/mod.rs"]
 mod common;
 mod limited;
+mod nobody;
 mod program;
 mod queues;
 mod servers;
 
 use common::*;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where, trials_with};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, trials_with};
 use limited::{Limited, on_ext4, on_ext4_with_limits};
+use nobody::AsNobody;
 use program::*;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -25,12 +28,20 @@ fn fio(dir: &Path, threads: usize, more: &str) -> Program {
 }
 
 fn fio_on(files: &str, dir: &Path, threads: usize, more: &str) -> Program {
-    let line = format!(
-        "fio --name=attach {files} --thread --time_based --runtime=1h --fallocate=none \
-         --direct=1 --numjobs={threads} {more}"
-    );
-    // Its own thread, and one that it generates data from.
-    Program::start(&line, dir).wait_for_threads(threads + 2)
+    let line = format!("fio {}", fio_options(files, threads, more));
+    Program::start(&line, dir).wait_for_threads(threads_of_fio(threads))
+}
+
+fn fio_options(files: &str, threads: usize, more: &str) -> String {
+    format!(
+        "--name=attach {files} --thread --time_based --runtime=1h --fallocate=none --direct=1 \
+         --numjobs={threads} {more}"
+    )
+}
+
+/// With its own thread, and one that it generates data from.
+fn threads_of_fio(threads: usize) -> usize {
+    threads + 2
 }
 
 fn psync(dir: &Path, more: &str) -> Program {
@@ -54,6 +65,25 @@ fn appends_of_fio_wait_for_each_other(dir: TestDir) -> TrialResult {
     expect_wall(&psync(&dir, &format!("--rw=write:60k {INTERLEAVED}")), "extending_writes")
 }
 
+/// Stacks and traces are for root only. Wait channels and sizes must do.
+fn the_owner_of_a_program_finds_it_too(dir: TestDir) -> TrialResult {
+    let user = AsNobody::new(&dir)?;
+    // Executable by all users.
+    let own = dir.join("dioxide");
+    fs::copy(env!("CARGO_BIN_EXE_dioxide"), &own)?;
+    let appends = format!("--ioengine=psync --bs=4k --rw=write:60k {INTERLEAVED}");
+    let mut fio = user.command("fio", &fio_options("--filename=file", THREADS, &appends));
+    let program = Program::spawn(&mut fio, Signal::KILL).wait_for_threads(threads_of_fio(THREADS));
+    let line = format!("diagnose --pid {} --seconds 2s --json -", program.pid());
+    let mut dioxide = user.command(own, &line);
+    let document = document(&dioxide.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?);
+    let findings = findings_of(&document);
+    assert_eq!(walls(&findings).first(), Some(&"extending_writes"), "{findings:#?}");
+    let unseen = document["diagnoses"][0]["evidence"]["unseen"].to_string();
+    assert!(unseen.contains("for root only"), "{unseen}");
+    Ok(())
+}
+
 fn writes_into_holes_wait_for_each_other(dir: TestDir) -> TrialResult {
     file_of(&dir, &Space::Hole);
     expect_wall(&psync(&dir, RANDOM_WRITES), "holes")
@@ -67,6 +97,27 @@ fn parts_of_blocks_wait_for_each_other(dir: TestDir) -> TrialResult {
 fn buffered_writes_wait_for_each_other(dir: TestDir) -> TrialResult {
     file_of(&dir, &Space::Written);
     expect_wall(&psync(&dir, &format!("{RANDOM_WRITES} --direct=0")), "buffered_writes")
+}
+
+/// D6 of the review: by path, one lock had two causes.
+fn checksums_are_the_one_cause_on_btrfs(dir: TestDir) -> TrialResult {
+    const LOCKS: [&str; 5] =
+        ["extending_writes", "holes", "unaligned_writes", "buffered_writes", "file_lock"];
+    file_of(&dir, &Space::Written);
+    let by_process = diagnose(&psync(&dir, RANDOM_WRITES));
+    let by_path = findings(&run(&format!(
+        "diagnose {} --rw overwrite --numjobs 1,{THREADS} --runtime 200ms --rounds 1 --json -",
+        dir.display()
+    )));
+    for findings in [by_process, by_path] {
+        let is_lock = |finding: &&Value| LOCKS.contains(&finding["wall"].as_str().unwrap());
+        let locks: Vec<&Value> = findings.iter().filter(is_lock).collect();
+        let [lock] = locks[..] else { panic!("{findings:#?}") };
+        assert_eq!(lock["wall"], "buffered_writes", "{findings:#?}");
+        let verdict = lock["verdict"].as_str().unwrap();
+        assert!(verdict.contains("btrfs writes files with checksums through"), "{verdict}");
+    }
+    Ok(())
 }
 
 fn durable_overwrites_wait_for_flushes(dir: TestDir) -> TrialResult {
@@ -158,11 +209,12 @@ fn ctrl_c_leaves_nothing_behind() -> TrialResult {
 
 const LIMIT: u32 = 100;
 
-fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
-    file_of(&dir, &Space::Written);
-    let number = rustix::fs::stat(&*dir)?.st_dev;
+/// The findings on random writes below `place`, of a cgroup with a limit on the device of `dir`.
+fn findings_under_a_limit(dir: &Path, place: &Path) -> Result<Vec<Value>, Failed> {
+    file_of(place, &Space::Written);
+    let number = rustix::fs::stat(dir)?.st_dev;
     let limited = Limited::new((rustix::fs::major(number), rustix::fs::minor(number)), LIMIT)?;
-    let program = psync(&dir, RANDOM_WRITES);
+    let program = psync(place, RANDOM_WRITES);
     limited.add(program.pid())?;
     let findings = diagnose(&program);
     drop(program);
@@ -170,7 +222,31 @@ fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
     assert_eq!(walls(&findings).first(), Some(&"cgroup_limit"), "{findings:#?}");
     let verdict = findings[0]["verdict"].as_str().unwrap();
     assert!(verdict.contains(&format!(" at {LIMIT}/s, and ")), "{verdict}");
+    Ok(findings)
+}
+
+fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
+    findings_under_a_limit(&dir, &dir).map(drop)
+}
+
+/// The defect: the files of an overlayfs had no devices, and so no limits.
+fn a_limit_below_an_overlay_was_not_seen(dir: TestDir) -> TrialResult {
+    let overlay = Overlay::on(&dir)?;
+    let findings = findings_under_a_limit(&dir, overlay.path())?;
+    let lock = findings.iter().find(|finding| finding["wall"] == "file_lock");
+    let lock = lock.unwrap_or_else(|| panic!("{findings:#?}"));
+    let verdict = lock["verdict"].as_str().unwrap();
+    assert!(verdict.contains("overlayfs performs every write of a file alone"), "{verdict}");
+    let advice = lock["advice"][0].as_str().unwrap();
+    assert!(advice.contains("merged into one write"), "{advice}");
     Ok(())
+}
+
+fn on_btrfs(fs: Fs) -> Applies {
+    match fs {
+        Fs::Btrfs => Ok(()),
+        _ => Err("its files have no checksums"),
+    }
 }
 
 fn on_ext4_and_xfs(fs: Fs) -> Applies {
@@ -193,6 +269,16 @@ fn trials() -> Vec<Trial> {
             "appends_of_fio_wait_for_each_other",
             on_one_of_each,
             appends_of_fio_wait_for_each_other,
+        ),
+        lab_trials_where(
+            "the_owner_of_a_program_finds_it_too",
+            on_ext4,
+            the_owner_of_a_program_finds_it_too,
+        ),
+        lab_trials_where(
+            "checksums_are_the_one_cause_on_btrfs",
+            on_btrfs,
+            checksums_are_the_one_cause_on_btrfs,
         ),
         lab_trials_where(
             "writes_into_holes_wait_for_each_other",
@@ -233,6 +319,11 @@ fn trials() -> Vec<Trial> {
             "a_limit_of_the_cgroup_is_named",
             on_ext4_with_limits,
             a_limit_of_the_cgroup_is_named,
+        ),
+        lab_trials_where(
+            "a_limit_below_an_overlay_was_not_seen",
+            on_ext4_with_limits,
+            a_limit_below_an_overlay_was_not_seen,
         ),
         lab_trials_where("random_overwrites_are_well", on_one_of_each, random_overwrites_are_well),
         lab_trials_where("random_reads_are_well", on_ext4_and_xfs, random_reads_are_well),

@@ -157,8 +157,23 @@ fn idle_threads_of_a_pool_wait_for_nothing(kind: Fs) -> TrialResult {
     Ok(())
 }
 
+fn a_lock_is_named_by_the_function_that_takes_it(kind: Fs) -> TrialResult {
+    let (_volume, program) = own("one-lock", kind)?;
+    let findings = diagnose(&program);
+    assert_eq!(walls(&findings).first(), Some(&"program_lock"), "{findings:#?}");
+    let evidence = findings[0]["evidence"].to_string();
+    let function = "sampled waiters take it in attach::commits::one_lock::";
+    assert!(!cfg!(target_arch = "x86_64") || evidence.contains(function), "{evidence}");
+    Ok(())
+}
+
 pub fn trials() -> Vec<Trial> {
     let own = [
+        fuse_trials_where(
+            "a_lock_is_named_by_the_function_that_takes_it",
+            on_ext4,
+            a_lock_is_named_by_the_function_that_takes_it,
+        ),
         fuse_trials_where(
             "followers_of_a_group_commit_wait_for_its_flush",
             on_ext4,

@@ -3,7 +3,8 @@
 
 use dioxide_testkit::lab::{Applies, Fs};
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,37 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// An overlayfs in a directory, unmounted on drop.
+pub struct Overlay {
+    merged: PathBuf,
+}
+
+impl Overlay {
+    pub fn on(dir: &Path) -> io::Result<Self> {
+        let [lower, upper, work, merged] =
+            ["lower", "upper", "work", "merged"].map(|name| dir.join(name));
+        for dir in [&lower, &upper, &work, &merged] {
+            fs::create_dir(dir)?;
+        }
+        let [low, up, work] = [&lower, &upper, &work].map(|dir| dir.display());
+        let options = format!("lowerdir={low},upperdir={up},workdir={work}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(&merged);
+        let status = mount.status()?;
+        status.success().then_some(Self { merged }).ok_or_else(|| io::Error::other("no overlay"))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.merged
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.merged).status();
     }
 }
 

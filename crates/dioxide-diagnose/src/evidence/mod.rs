@@ -2,7 +2,7 @@
 
 mod queue;
 
-pub use queue::{Function, Pairs, Queue, Stack};
+pub use queue::{Function, FutexStacks, Pairs, Queue, Stack};
 
 use crate::activity::Activity;
 use crate::contenders::Contenders;
@@ -40,13 +40,17 @@ pub struct Evidence {
     pub punts: Option<Vec<Punt>>,
     /// The devices below the files.
     pub devices: Vec<SeenDevice>,
-    /// The cgroups of the program that have limits for these devices, or for processors.
+    /// The cgroups of the program that have limits for these devices or for processors, or waits
+    /// for I/O.
     #[serde(default)]
     pub cgroups: Vec<SeenCgroup>,
     /// Threads that wait while another thread of the program writes or syncs.
     #[serde(default)]
     pub queues: Vec<Queue>,
-    /// The functions of the program on the stacks of queues.
+    /// Stacks of waiters by futex, if several threads wait for it.
+    #[serde(default)]
+    pub futexes: Vec<FutexStacks>,
+    /// The functions of the program on the stacks of queues and futexes.
     #[serde(default)]
     pub functions: Vec<Function>,
     /// Throughput by number of threads. Empty for a program that is only observed.

@@ -50,6 +50,17 @@ pub struct Stack {
     pub functions: Vec<usize>,
 }
 
+/// Stacks of threads that wait for one futex, while another thread writes or syncs a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FutexStacks {
+    /// The process ID.
+    pub process: u32,
+    /// The address of the futex.
+    pub futex: u64,
+    /// The stacks.
+    pub stacks: Vec<Stack>,
+}
+
 /// A function of the program or of a library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Function {

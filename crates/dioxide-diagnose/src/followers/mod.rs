@@ -194,6 +194,15 @@ fn inner<'a>(stack: &'a [usize], functions: &[Function]) -> &'a [usize] {
     &stack[..body]
 }
 
+/// The functions on a stack that are the program's own, innermost first.
+pub(crate) fn own<'a>(
+    stack: &'a Stack,
+    functions: &'a [Function],
+) -> impl Iterator<Item = usize> + 'a {
+    let is_own = |index: &usize| functions.get(*index).is_some_and(|it| !is_of_runtime(it));
+    stack.functions.iter().copied().filter(is_own)
+}
+
 /// Whether a function belongs to the C library, or to the standard library of C++ or Rust.
 fn is_of_runtime(function: &Function) -> bool {
     const FILES: [&str; 5] = ["libc.", "libc-", "libpthread", "ld-", "libstdc++"];

@@ -3,3 +3,4 @@
 pub mod disk;
 pub mod ext4;
 pub mod mount;
+pub mod overlay;

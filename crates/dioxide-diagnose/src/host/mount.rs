@@ -1,9 +1,10 @@
 //! The mount table: the file system of a file, and which devices are mounted.
 
-use rustix::fs::makedev;
+use rustix::fs::{Mode, OFlags, makedev, open};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 /// The fields of a line of /proc/self/mountinfo that we need.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,12 @@ pub fn mount_of(file: &File) -> io::Result<Option<Mount>> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     Ok(mounts()?.into_iter().find(|mount| Some(mount.id) == id))
+}
+
+/// The mount of a path. None without /proc.
+pub fn mount_of_path(path: &Path) -> Option<Mount> {
+    let file: File = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?.into();
+    mount_of(&file).ok()?
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the number of optional fields

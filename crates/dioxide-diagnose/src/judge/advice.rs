@@ -195,15 +195,8 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, may_run: bool) -> 
         }
         (Cause::Other, _) => return unseen(case),
     };
-    ranked(case, with, without)
-}
-
-/// Measured gains first, the larger before the smaller, and measured losses last.
-fn ranked(case: &Case<'_>, with: String, without: String) -> Vec<String> {
-    let gain = |path: &str| curve::gain(case, path).unwrap_or(1.0);
-    let is_measured = without.contains(" here");
-    let other = if is_measured { gain("preallocated") } else { 1.0 };
-    if other > gain("dioxide") { vec![without, with] } else { vec![with, without] }
+    let preallocated = without.contains(" here").then_some("preallocated");
+    curve::ranked(case, [(Some("dioxide"), with), (preallocated, without)])
 }
 
 fn unseen(case: &Case<'_>) -> Vec<String> {

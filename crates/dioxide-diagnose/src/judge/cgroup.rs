@@ -11,6 +11,12 @@ use crate::words::{bytes_rate, percent, rate};
 /// A rate of this part of its limit has reached it: the first and the last moment count in part.
 const REACHED_MIN: f64 = 0.9;
 
+/// A smaller share of the time with a thread that waits for I/O is not worth a line.
+const PRESSURE_MIN: f64 = 0.5;
+
+/// Bursts may reach a limit that is used for this part on average.
+const BURSTS_MIN: f64 = 0.25;
+
 /// Throttling in fewer periods than this is no bottleneck.
 const THROTTLED_MIN: f64 = 0.1;
 
@@ -20,11 +26,7 @@ const PERIODS_MIN: u64 = 5;
 /// The I/O limit that was reached most. Every wait for I/O is then longer, whatever it is for, also
 /// those for a thread that waits for the device.
 pub fn of_io(case: &Case<'_>) -> Option<Finding> {
-    let all =
-        case.evidence.cgroups.iter().flat_map(|group| group.io.iter().map(move |io| (group, io)));
-    let reached = all.filter(|(_, io)| used(case, io) >= REACHED_MIN);
-    let (group, io) =
-        reached.max_by(|one, other| used(case, one.1).total_cmp(&used(case, other.1)))?;
+    let (group, io) = most_used(case).filter(|(_, io)| used(case, io) >= REACHED_MIN)?;
     let done = case.per_second(io.done);
     let device = io.device_name.clone().unwrap_or(format!("{}:{}", io.device.0, io.device.1));
     let file = format!("{}/{}", group.path, io.file);
@@ -46,16 +48,47 @@ pub fn of_io(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
+/// The limit that is used most.
+fn most_used<'a>(case: &Case<'a>) -> Option<(&'a SeenCgroup, &'a IoLimit)> {
+    let all =
+        case.evidence.cgroups.iter().flat_map(|group| group.io.iter().map(move |io| (group, io)));
+    all.max_by(|one, other| used(case, one.1).total_cmp(&used(case, other.1)))
+}
+
+/// The pressure on the innermost cgroup under much of it, for a verdict without a limit that is
+/// reached. Bursts reach a limit that is not used up on average.
+pub fn pressure(case: &Case<'_>) -> Vec<String> {
+    let is_much = |group: &&SeenCgroup| pressed(case, group).is_some_and(|it| it >= PRESSURE_MIN);
+    let pressed = case.evidence.cgroups.iter().filter(is_much);
+    let Some(innermost) = pressed.max_by_key(|group| group.path.matches('/').count()) else {
+        return Vec::new();
+    };
+    let limit = most_used(case).filter(|(_, io)| used(case, io) >= BURSTS_MIN);
+    let bursts = limit.map(|(group, io)| {
+        let used = percent(used(case, io));
+        let (path, file, quantity) = (&group.path, &io.file, &io.quantity);
+        format!("{path}/{file}: {quantity} is used to {used} on average; bursts may reach it.")
+    });
+    pressure_line(case, innermost).into_iter().chain(bursts).collect()
+}
+
+/// The share of the time in which a thread of a cgroup waited for I/O.
+fn pressed(case: &Case<'_>, group: &SeenCgroup) -> Option<f64> {
+    Some(waits::part(group.io_pressure_ns?, case.evidence.watched_ns))
+}
+
+fn pressure_line(case: &Case<'_>, group: &SeenCgroup) -> Option<String> {
+    let share = percent(pressed(case, group)?);
+    let path = &group.path;
+    Some(format!(
+        "{path}/io.pressure: a thread of the cgroup waited for I/O in {share} of the time."
+    ))
+}
+
 fn evidence(case: &Case<'_>, group: &SeenCgroup, io: &IoLimit, file: &str) -> Vec<String> {
     let mut lines =
         vec![format!("{file}: {} is used to {}.", io.quantity, percent(used(case, io)))];
-    lines.extend(group.io_pressure_ns.map(|pressure_ns| {
-        let share = waits::part(pressure_ns, case.evidence.watched_ns);
-        format!(
-            "io.pressure: a thread of the cgroup waited for I/O in {} of the time.",
-            percent(share)
-        )
-    }));
+    lines.extend(pressure_line(case, group));
     lines.extend(case.busiest().map(|device| limits::device_line(case, device)));
     lines
 }

@@ -53,9 +53,18 @@ pub fn way(case: &Case<'_>, path: &str) -> Option<String> {
     })
 }
 
-/// The ratio of another path's rate to the kernel's. None where it was not measured.
-pub fn gain(case: &Case<'_>, path: &str) -> Option<f64> {
-    ratio(case, case.evidence.others.iter().find(|other| other.path == path)?)
+/// A line of advice, with the path that measures its gain, if one does.
+pub type Line = (Option<&'static str>, String);
+
+/// Advice with the measured gains first, the larger before the smaller, and measured losses last.
+pub fn ranked(case: &Case<'_>, lines: impl IntoIterator<Item = Line>) -> Vec<String> {
+    let gain = |path| {
+        ratio(case, case.evidence.others.iter().find(|other| Some(other.path.as_str()) == path)?)
+    };
+    let mut lines: Vec<(f64, String)> =
+        lines.into_iter().map(|(path, line)| (gain(path).unwrap_or(1.0), line)).collect();
+    lines.sort_by(|one, other| other.0.total_cmp(&one.0));
+    lines.into_iter().map(|(_, line)| line).collect()
 }
 
 /// The ratio of a path's rate to the kernel's at the same number of threads.

@@ -280,36 +280,41 @@ fn as_it_is(case: &Case<'_>, kind: Kind) -> &'static str {
 fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
     let has_syncs =
         case.share(|seen| seen.kind == Kind::Flush && doing(seen) == Some(Does::Syncs)) > 0.0;
-    let mut lines = vec![format!(
+    let mut lines = if is_batching(case) {
+        let shorter = "The program already shares flushes. What helps is a shorter flush.";
+        vec![(None, shorter.to_owned())]
+    } else {
+        sharing_advice(case, waiting, has_syncs)
+    };
+    if case.evidence.devices.iter().any(|device| device.has_volatile_cache == Some(true)) {
+        let protected = "A power-loss-protected drive reports no volatile cache, and its flushes \
+                         cost nothing.";
+        lines.push((None, protected.to_owned()));
+    }
+    curve::ranked(case, lines)
+}
+
+/// The advice for writers that do not share flushes, to be ranked.
+fn sharing_advice(case: &Case<'_>, waiting: f64, has_syncs: bool) -> Vec<curve::Line> {
+    let with = format!(
         "With dioxide: Durability::EveryWrite{}. Writers share flushes: one in flight covers every \
          write that was finished before it began.{}",
         dioxide(case),
         as_it_is(case, Kind::Flush)
-    )];
-    lines.push(if is_batching(case) {
-        "The program already shares flushes. Only a shorter flush helps.".to_owned()
-    } else if waiting <= ALONE_MAX {
+    );
+    let without = if waiting <= ALONE_MAX {
         "Without dioxide: make more writes durable with each flush (group commit), or do not sync \
          data that can wait."
-            .into()
     } else {
         "Without dioxide: let one thread flush for all writes that are finished by then. The other \
          threads wait for the next flush. On devices, io_uring writes with RWF_DSYNC that are \
          submitted together share one."
-            .to_owned()
-    });
-    if has_syncs && !is_batching(case) {
-        lines.push(
-            "Where each write is synced by itself, O_DSYNC or RWF_DSYNC on the write saves a call. \
-             It uses FUA if the device has it and the space is written."
-                .into(),
-        );
-    }
-    if case.evidence.devices.iter().any(|device| device.has_volatile_cache == Some(true)) {
-        lines.push(
-            "A power-loss-protected drive reports no volatile cache, and its flushes cost nothing."
-                .into(),
-        );
+    };
+    let mut lines = vec![(Some("dioxide"), with), (None, without.to_owned())];
+    if has_syncs {
+        let one_call = "Where each write is synced by itself, O_DSYNC or RWF_DSYNC on the write \
+                        saves a call. It uses FUA if the device has it and the space is written.";
+        lines.push((None, one_call.to_owned()));
     }
     lines
 }
@@ -342,54 +347,61 @@ fn may_commit_times(case: &Case<'_>) -> bool {
 }
 
 /// The advice on journals. With fsync over a file that does not change otherwise, the cheapest
-/// change comes first.
+/// change comes first, unless a gain was measured.
 fn journal_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
     if !commits_times(case, fs) {
         return metadata_advice(case, fs);
     }
-    vec![
-        "Without dioxide: use fdatasync in place of fsync, or O_DSYNC in place of O_SYNC. The size \
-         and the allocation stay the same, so each call commits only timestamps."
-            .into(),
-        format!(
-            "With dioxide: Durability::EveryWrite{}. It promises what O_DSYNC does, and writers \
-             share flushes.",
-            dioxide(case)
-        ),
-        "If it then still waits there, the space was allocated but not written: fill it with \
-         zeros first."
-            .into(),
-    ]
+    let shares = if is_batching(case) { "" } else { ", and writers share flushes" };
+    let without = "Without dioxide: use fdatasync in place of fsync, or O_DSYNC in place of \
+                   O_SYNC. The size and the allocation stay the same, so each call commits only \
+                   timestamps.";
+    let with = format!(
+        "With dioxide: Durability::EveryWrite{}. It promises what O_DSYNC does{shares}.",
+        dioxide(case)
+    );
+    let still = "If it then still waits there, the space was allocated but not written: fill it \
+                 with zeros first.";
+    curve::ranked(
+        case,
+        [(None, without.to_owned()), (Some("dioxide"), with), (None, still.to_owned())],
+    )
 }
 
 fn metadata_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
+    let is_batching = is_batching(case);
     if fs == Some("btrfs") {
-        return vec![
-            format!(
-                "With dioxide: Durability::EveryWrite{}: writers share commits.{}",
-                dioxide(case),
-                as_it_is(case, Kind::JournalCommit)
-            ),
-            "Without dioxide: let one thread sync for all that wait. In a directory with chattr +C \
-             durable writes over written space leave the trees as they are."
-                .into(),
-        ];
+        let nocow = "In a directory with chattr +C durable writes over written space leave the \
+                     trees as they are.";
+        if is_batching {
+            return vec![nocow.to_owned()];
+        }
+        let with = format!(
+            "With dioxide: Durability::EveryWrite{}: writers share commits.{}",
+            dioxide(case),
+            as_it_is(case, Kind::JournalCommit)
+        );
+        let without = format!("Without dioxide: let one thread sync for all that wait. {nocow}");
+        return curve::ranked(case, [(Some("dioxide"), with), (None, without)]);
     }
-    vec![
-        format!(
-            "With dioxide: Durability::EveryWrite, where writers share commits, and Growth::Zeroed \
-             or File::recycle{}. A durable write over written space needs no commit, only a flush.",
-            dioxide(case)
-        ),
-        format!(
-            "Without dioxide: fill the file with zeros first, or write over an old one. The size \
-             and the map of the file then stay the same. Allocated space alone (fallocate) does \
-             not help: to mark it as written is a change as well.{}",
-            if may_commit_times(case) {
-                " Use fdatasync or O_DSYNC, not fsync or O_SYNC, which commit times too."
-            } else {
-                ""
-            }
-        ),
-    ]
+    let shares = match is_batching {
+        true => "",
+        false => "Durability::EveryWrite, where writers share commits, and ",
+    };
+    let with = format!(
+        "With dioxide: {shares}Growth::Zeroed or File::recycle{}: a durable write over space that \
+         was written before needs no commit, only a flush.",
+        dioxide(case)
+    );
+    let without = format!(
+        "Without dioxide: fill the file with zeros first, or write over an old one: the size and \
+         the map of the file then stay as they are. Allocated space alone (fallocate) does not \
+         help: to mark it as written is a change as well.{}",
+        if may_commit_times(case) {
+            " Use fdatasync or O_DSYNC, not fsync or O_SYNC, which commit times too."
+        } else {
+            ""
+        }
+    );
+    curve::ranked(case, [(Some("dioxide"), with), (None, without)])
 }

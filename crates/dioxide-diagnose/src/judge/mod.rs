@@ -59,6 +59,11 @@ pub fn judge(evidence: &Evidence) -> Vec<Finding> {
         findings.extend(limits::device(&case));
         findings.extend(limits::processor(&case));
     }
+    let is_limited = findings.iter().any(|finding| finding.wall == Wall::CgroupLimit);
+    // A workload of ours has no bursts.
+    if !is_limited && case.workload().is_none() && case.in_io > 0 {
+        findings[0].evidence.extend(cgroup::pressure(&case));
+    }
     // These findings have the waits for pages in their share.
     let has_pages = |finding: &Finding| matches!(finding.wall, Wall::BufferedWrites | Wall::Holes);
     if !findings.iter().any(has_pages) {

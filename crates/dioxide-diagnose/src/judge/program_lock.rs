@@ -2,11 +2,13 @@
 
 use super::case::{Case, doing, only};
 use super::curve;
+use super::program_queue::name;
 use crate::channels::{Does, Kind};
 use crate::finding::{Finding, Wall};
+use crate::followers::own;
 use crate::waits::{Futex, Seen, futex};
 use crate::words::{list, mean, percent};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub fn held_over_io(case: &Case<'_>) -> Finding {
     let share = case.share_of(Kind::ProgramLock);
@@ -44,7 +46,10 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
         ),
         evidence: addresses
             .into_iter()
-            .map(|address| format!("The futex is at {address:#x}."))
+            .flat_map(|address| {
+                let line = format!("The futex is at {address:#x}.");
+                std::iter::once(line).chain(taken_in(case, address))
+            })
             .collect(),
         advice: vec![
             "With dioxide: let all threads write and sync without a lock; Durability::EveryWrite \
@@ -56,6 +61,28 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
                 .into(),
         ],
     }
+}
+
+/// The function of the program in which most waiters take a lock, with its caller.
+fn taken_in(case: &Case<'_>, address: u64) -> Option<String> {
+    let functions = &case.evidence.functions;
+    let futexes = case.evidence.futexes.iter().filter(|it| it.futex == address);
+    let (mut counts, mut of) = (BTreeMap::<_, u64>::new(), 0_u64);
+    for stack in futexes.flat_map(|futex| &futex.stacks) {
+        of = of.saturating_add(stack.count);
+        let mut own = own(stack, functions);
+        if let Some(innermost) = own.next() {
+            let count = counts.entry((innermost, own.next())).or_default();
+            *count = count.saturating_add(stack.count);
+        }
+    }
+    let ((function, caller), count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    let caller = caller.map(|caller| format!(", called by {}", name(&functions[caller])));
+    Some(format!(
+        "{count} of {of} sampled waiters take it in {}{}.",
+        name(&functions[function]),
+        caller.unwrap_or_default()
+    ))
 }
 
 /// Whether the wait is for a file lock (flock or fcntl), not a futex.

@@ -100,7 +100,7 @@ fn evidence(case: &Case<'_>, queue: &Queue) -> Vec<String> {
 }
 
 /// The name of a function, or its address in its file.
-fn name(function: &Function) -> String {
+pub(super) fn name(function: &Function) -> String {
     let file = function.file.rsplit('/').next().unwrap_or_default();
     function.name.clone().unwrap_or_else(|| format!("{file}+{:#x}", function.address))
 }

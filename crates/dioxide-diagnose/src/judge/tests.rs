@@ -5,8 +5,8 @@ use super::*;
 use crate::activity::Activity;
 use crate::channels::Kind;
 use crate::evidence::{
-    Call, CpuLimit, DirectIo, Function, IoLimit, LockWait, OtherWay, Pairs, Punt, Queue, Rw,
-    SeenCgroup, SeenDevice, SeenFile, Sighting, Stack, Step, Subject, Workload,
+    Call, CpuLimit, DirectIo, Function, FutexStacks, IoLimit, LockWait, OtherWay, Pairs, Punt,
+    Queue, Rw, SeenCgroup, SeenDevice, SeenFile, Sighting, Stack, Step, Subject, Workload,
 };
 use crate::waits;
 use proptest::prelude::*;
@@ -36,6 +36,7 @@ pub(super) fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Eviden
         devices: vec![device("loop0", 1.0)],
         cgroups: Vec::new(),
         queues: Vec::new(),
+        futexes: Vec::new(),
         functions: Vec::new(),
         curve: Vec::new(),
         others: Vec::new(),
@@ -475,6 +476,28 @@ fn a_mutex_around_a_flush_is_the_programs_own_wall() {
         assert!(findings[0].verdict.contains("fdatasync"));
         assert!((findings[0].share - 15.0 / 16.0).abs() < 1e-9);
     }
+}
+
+/// The defect: only the address of the futex was named.
+#[test]
+fn the_functions_that_take_a_lock_were_not_named() {
+    let mut evidence = mutex_around_a_flush(Some(true));
+    let of_file = |file: &str, names: &[&str]| -> Vec<Function> {
+        let function =
+            |name: &&str| Function { name: Some((*name).into()), file: file.into(), address: 0 };
+        names.iter().map(function).collect()
+    };
+    evidence.functions = of_file("/lib/libc.so.6", &["pthread_mutex_lock", "start_thread"]);
+    evidence.functions.extend(of_file("/bin/log", &["std::lock", "commit", "serve", "read"]));
+    let stack = |count, functions: &[usize]| Stack { count, functions: functions.to_vec() };
+    let of = |futex, stacks| FutexStacks { process: 0, futex, stacks };
+    evidence.futexes = vec![
+        of(0x6000, vec![stack(99, &[0, 5, 4])]),
+        of(0x5000, vec![stack(9, &[0, 2, 3, 4, 1]), stack(2, &[0, 5, 4, 1])]),
+    ];
+    let lines =
+        ["The futex is at 0x5000.", "9 of 11 sampled waiters take it in commit, called by serve."];
+    assert_eq!(judge(&evidence)[0].evidence, lines);
 }
 
 /// Children of one process have their locks at one address.
@@ -971,6 +994,28 @@ fn limited(done: u64) -> Vec<SeenCgroup> {
     vec![SeenCgroup { path, io: vec![io], io_pressure_ns: Some(4_000_000_000), cpu: None }]
 }
 
+const PRESSURE: &str = "/sys/fs/cgroup/job/io.pressure: a thread of the cgroup waited for I/O in \
+                        80 % of the time.";
+
+/// The defect: pressure was only shown beside a limit that is reached on average.
+#[test]
+fn pressure_without_a_reached_limit_was_not_shown() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    let above = SeenCgroup { path: "/sys/fs/cgroup".into(), ..limited(0).swap_remove(0) };
+    let lines = |evidence: &Evidence| -> Vec<String> {
+        let lines = judge(evidence).swap_remove(0).evidence;
+        lines.into_iter().filter(|line| line.contains("/sys/fs/cgroup")).collect()
+    };
+    evidence.cgroups = vec![limited(500).swap_remove(0), above];
+    let bursts =
+        "/sys/fs/cgroup/job/io.max: wiops is used to 67 % on average; bursts may reach it.";
+    assert_eq!(lines(&evidence), [PRESSURE, bursts]);
+    evidence.cgroups[0].io.clear();
+    assert_eq!(lines(&evidence), [PRESSURE], "without a limit");
+    evidence.cgroups.iter_mut().for_each(|group| group.io_pressure_ns = Some(1_000_000_000));
+    assert!(lines(&evidence).is_empty(), "a small one");
+}
+
 /// D1 of the review: the limit was never mentioned.
 #[test]
 fn a_limit_of_the_cgroup_is_named_with_its_rate_and_its_file() {
@@ -984,8 +1029,7 @@ fn a_limit_of_the_cgroup_is_named_with_its_rate_and_its_file() {
         "The cgroup limits I/O: /sys/fs/cgroup/job allows writes on loop0 at 150/s, and 149/s were \
          done."
     );
-    let line = "io.pressure: a thread of the cgroup waited for I/O in 80 % of the time.";
-    assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+    assert!(main.evidence.iter().any(|line| line == PRESSURE), "{:?}", main.evidence);
     assert!(main.evidence.iter().any(|line| line.contains("1.00 requests in flight on average")));
     let removal = "echo '7:0 wiops=max' > /sys/fs/cgroup/job/io.max";
     assert!(main.advice[0].contains(removal), "{:?}", main.advice);
@@ -1110,12 +1154,45 @@ fn a_program_that_batches_is_not_told_to() {
     let advice = all_advice(&evidence);
     assert!(advice.contains("already serves several writes"), "{advice}");
     assert!(!advice.contains("group commit") && !advice.contains("one thread"), "{advice}");
+    assert!(!advice.contains("riters share"), "dioxide promises what it does: {advice}");
+    for (fs, channel) in [("ext4", "jbd2_log_wait_commit"), ("btrfs", "wait_log_commit")] {
+        let mut commits = evidence.clone();
+        commits.files[0].fs = Some(fs.into());
+        let leader = commits.sightings.last_mut().unwrap();
+        (leader.count, leader.channel) = (15 * LOOKS, Some(channel.into()));
+        let advice = all_advice(&commits);
+        assert!(!advice.contains("riters share") && !advice.contains("one thread"), "{advice}");
+    }
     evidence.queues[0].short.ends = 3000;
     assert!(all_advice(&evidence).contains("let one thread sync for all"));
     // A thread for the log, with few waiters.
     evidence.queues[0].leading_waiters = 0;
     let advice = all_advice(&evidence);
     assert!(advice.contains("share flushes") && !advice.contains("one thread"), "{advice}");
+}
+
+/// The defect: this advice had a fixed order.
+#[test]
+fn advice_for_flushes_and_commits_began_with_a_measured_loss() {
+    for (call, fs, channel) in [
+        ("fdatasync", "ext4", "submit_bio_wait"),
+        ("fdatasync", "ext4", "jbd2_log_wait_commit"),
+        ("fsync", "ext4", "jbd2_log_wait_commit"),
+        ("fdatasync", "btrfs", "wait_log_commit"),
+    ] {
+        let mut evidence = evidence(vec![file(fs)], vec![waiting(8 * LOOKS, call, channel)]);
+        evidence.subject = workload(Rw::Sync);
+        evidence.curve = vec![Step { numjobs: 64, iops: vec![1000.0] }];
+        let mut advice = |iops| {
+            evidence.others =
+                vec![OtherWay { path: "dioxide".into(), numjobs: 64, iops: vec![iops] }];
+            judge(&evidence).swap_remove(0).advice
+        };
+        let (loss, gain) = (advice(200.0), advice(5000.0));
+        assert!(loss.len() >= 2, "{loss:?}");
+        assert!(loss.last().unwrap().contains("(200/s here, which is less)"), "{loss:?}");
+        assert!(gain[0].contains("(5000/s here, 5.0 times as much)"), "{gain:?}");
+    }
 }
 
 /// Threads without work sleep as well while another flushes.

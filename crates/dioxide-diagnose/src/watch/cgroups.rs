@@ -22,6 +22,8 @@ pub struct Cgroups {
     hierarchies: Option<Vec<(Version, String)>>,
     /// By directory, with the first and the last counters.
     found: BTreeMap<PathBuf, (Version, Reading, Reading)>,
+    /// Whether a process has a cgroup that this process does not see.
+    pub has_hidden: bool,
 }
 
 /// The state of one cgroup.
@@ -62,6 +64,11 @@ impl Cgroups {
             self.hierarchies.get_or_insert_with(|| of_mounts(&mounts().unwrap_or_default()));
         for (version, mount) in hierarchies.iter() {
             let Some(path) = path_of(memberships, *version) else { continue };
+            // Outside of this process's namespace of cgroups.
+            if Path::new(path).starts_with("/..") {
+                self.has_hidden = true;
+                continue;
+            }
             for path in Path::new(path).ancestors() {
                 let directory = Path::new(mount).join(path.strip_prefix("/").unwrap_or(path));
                 self.found.entry(directory).or_insert_with_key(|directory| {
@@ -86,12 +93,14 @@ impl Cgroups {
         }
     }
 
-    /// Those with a limit for one of these devices or a device below, or for processors.
+    /// Those with a limit for one of these devices or a device below, or for processors, or with
+    /// waits for I/O.
     pub fn finish(self, devices: &BTreeSet<u64>) -> Vec<SeenCgroup> {
         let below: BTreeSet<u64> = devices.iter().flat_map(|device| disk::below(*device)).collect();
         let seen = |(directory, (version, first, last)): (PathBuf, (Version, Reading, Reading))| {
             let seen = last.since(&first, &directory, version, &below);
-            (!seen.io.is_empty() || seen.cpu.is_some()).then_some(seen)
+            let has_waited = seen.io_pressure_ns.is_some_and(|ns| ns > 0);
+            (!seen.io.is_empty() || seen.cpu.is_some() || has_waited).then_some(seen)
         };
         self.found.into_iter().filter_map(seen).collect()
     }
@@ -289,6 +298,36 @@ mod tests {
         assert_eq!(path_of(lines, Version::V1), Some("/a"));
         assert_eq!(path_of(lines, Version::V2), Some("/c:d"));
         assert_eq!(path_of("", Version::V2), None);
+    }
+
+    /// The defect: `/../..` led out of the mounted hierarchy.
+    #[test]
+    fn a_cgroup_outside_of_the_namespace_was_another_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let mount = root.path().join("mount").to_string_lossy().into_owned();
+        let mut cgroups =
+            Cgroups { hierarchies: Some(vec![(Version::V2, mount)]), ..Cgroups::default() };
+        cgroups.find("0::/..a\n");
+        assert_eq!((cgroups.found.len(), cgroups.has_hidden), (2, false));
+        cgroups.find("0::/../../other\n");
+        assert_eq!((cgroups.found.len(), cgroups.has_hidden), (2, true));
+    }
+
+    /// The defect: without a limit, a cgroup with waits for I/O was dropped.
+    #[test]
+    fn waits_without_a_limit_were_dropped() {
+        let root = tempfile::tempdir().unwrap();
+        let hierarchies = Some(vec![(Version::V2, root.path().to_string_lossy().into_owned())]);
+        let mut cgroups = Cgroups { hierarchies, ..Cgroups::default() };
+        let wait = |total: u64| {
+            let text = format!("some avg10=0 avg60=0 avg300=0 total={total}\n");
+            fs::write(root.path().join("io.pressure"), text).unwrap();
+        };
+        wait(1);
+        cgroups.find("0::/\n");
+        wait(5);
+        cgroups.end();
+        assert_eq!(cgroups.finish(&BTreeSet::new())[0].io_pressure_ns, Some(4000));
     }
 
     /// The counts covered a longer time than the rates were divided by.

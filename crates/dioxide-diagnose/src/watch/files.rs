@@ -2,11 +2,9 @@
 
 use super::process::Process;
 use crate::evidence::SeenFile;
-use crate::host::ext4;
 use crate::host::mount::{Mount, mounts_of};
-use rustix::fs::{
-    AtFlags, FileType, OFlags, Stat, major, makedev, minor, readlinkat, stat, statat,
-};
+use crate::host::{ext4, overlay};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, major, minor, readlinkat, stat, statat};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 
@@ -262,10 +260,13 @@ impl Files {
 
 impl Seen {
     fn new(path: String, identity: Identity, stat: &Stat, mount: Option<&Mount>) -> Self {
+        // Tracepoints and devices show the file system below an overlay.
+        let below = mount.and_then(overlay::below);
         let (disk, fs) = match identity {
             Identity::Device(number) => (number, Some("device".to_owned())),
             Identity::File { device, .. } => {
-                (disk_of(device, mount), mount.map(|mount| mount.fs.clone()))
+                let disk = below.as_ref().and_then(ext4::block_device);
+                (disk.unwrap_or(device), mount.map(|mount| mount.fs.clone()))
             }
         };
         let size = matches!(identity, Identity::Device(_)).then(|| device_size(disk)).flatten();
@@ -281,7 +282,7 @@ impl Seen {
             size_bytes: size.map(|size| (size, size)),
             allocated_bytes: None,
         };
-        let fs_device = mount.map_or(stat.st_dev, |mount| mount.device);
+        let fs_device = below.map_or(stat.st_dev, |mount| mount.device);
         // Without the size of a device, no offset is beyond it.
         let size_before = size.unwrap_or(u64::MAX);
         let block_bytes = stat.st_blksize as u64;
@@ -329,13 +330,6 @@ fn device_size(number: u64) -> Option<u64> {
         fs::read_to_string(format!("/sys/dev/block/{}:{}/size", major(number), minor(number)))
             .ok()?;
     Some(sectors.trim().parse::<u64>().ok()? * 512)
-}
-
-/// Files of btrfs have device numbers without a device; their mount names the device.
-fn disk_of(device: u64, mount: Option<&Mount>) -> u64 {
-    let source = mount.filter(|_| major(device) == 0).and_then(|mount| stat(&mount.source).ok());
-    let disk = source.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
-    disk.map_or(device, |stat| makedev(major(stat.st_rdev), minor(stat.st_rdev)))
 }
 
 /// The flags of a descriptor, by its `fdinfo`.

@@ -387,7 +387,8 @@ impl Gathering {
                     let waits = self.queues.waits(thread, runs, Instant::now());
                     let is_waiter = part == Part::Waits;
                     waiter = (is_waiter && waits == Waits::RanLately).then_some(thread);
-                    let reading = Reading { thread, task: normalised(&name), part, runs };
+                    let futex = call.as_ref().and_then(|call| call.futex);
+                    let reading = Reading { thread, task: normalised(&name), part, futex, runs };
                     match waits {
                         _ if waiter.is_some() || !is_waiter => readings.push(reading),
                         Waits::Idle => idle.push(reading),
@@ -449,7 +450,11 @@ impl Gathering {
         if self.files.is_full() {
             unseen.insert(format!("files: there are more than {}", files::FILES_MAX));
         }
+        if self.cgroups.has_hidden {
+            unseen.insert("limits of cgroups: a process is outside of this namespace".to_owned());
+        }
         let fast_commits = self.files.fast_commits();
+        let futexes = self.queues.futexes();
         let (queues, waiters) = self.queues.finish();
         let ((sightings, sampled), files) = (self.tally.finish(&waiters), self.files.finish());
         let devices =
@@ -472,6 +477,7 @@ impl Gathering {
             cgroups: self.cgroups.finish(&numbers),
             devices,
             queues,
+            futexes,
             functions: self.stacks.finish(),
             curve: Vec::new(),
             others: Vec::new(),

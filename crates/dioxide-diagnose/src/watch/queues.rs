@@ -7,7 +7,7 @@
 
 use super::tally::Tid;
 use super::wakes::{Pair, Wakes};
-use crate::evidence::{Queue, Stack};
+use crate::evidence::{FutexStacks, Queue, Stack};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ pub struct Reading {
     /// Without numbers.
     pub task: String,
     pub part: Part,
+    /// The address of the futex that it waits for.
+    pub futex: Option<u64>,
     pub runs: u64,
 }
 
@@ -59,6 +61,8 @@ pub struct Queues {
     before: Vec<Reading>,
     files: BTreeMap<usize, Led>,
     waiters: HashMap<Tid, Waiter>,
+    /// By process and address, the threads with a stack, and their stacks.
+    futexes: BTreeMap<(u32, u64), (HashSet<Tid>, Counts)>,
     wakes: Wakes,
     /// The idle threads of this pass.
     idle: Vec<Reading>,
@@ -176,6 +180,12 @@ impl Queues {
         }
         for reading in waiters.into_iter().take(WAITER_STACKS) {
             let Some(stack) = stack(reading) else { continue };
+            if let Some(futex) = reading.futex {
+                let key = (reading.thread.0, futex);
+                let (threads, stacks) = self.futexes.entry(key).or_default();
+                threads.insert(reading.thread);
+                count(stacks, stack.clone());
+            }
             let Some(waiter) = self.waiters.get_mut(&reading.thread) else { continue };
             for file in &files {
                 count(waiter.stacks.entry(*file).or_default(), stack.clone());
@@ -216,6 +226,18 @@ impl Queues {
             let waiters = waiters.map(|reading| (reading.thread, !slept(reading))).collect();
             self.wakes.add(Pair { file, is_long, is_held, waiters });
         }
+    }
+
+    /// The stacks of each futex with several waiters: a lock has several.
+    pub fn futexes(&self) -> Vec<FutexStacks> {
+        let several = self.futexes.iter().filter(|(_, (threads, _))| threads.len() > 1);
+        several
+            .map(|((process, futex), (_, counts))| FutexStacks {
+                process: *process,
+                futex: *futex,
+                stacks: stacks(counts),
+            })
+            .collect()
     }
 
     /// The queues, and the index of the queue of each of their waiters.
@@ -316,7 +338,8 @@ mod tests {
     use std::cell::Cell;
 
     fn waits(tid: u32, runs: u64) -> Reading {
-        Reading { thread: (1, tid), task: "worker".into(), part: Part::Waits, runs }
+        let (thread, task) = ((1, tid), "worker".into());
+        Reading { thread, task, part: Part::Waits, futex: None, runs }
     }
 
     fn leads(tid: u32, runs: u64) -> Reading {
@@ -379,6 +402,16 @@ mod tests {
             queues.finish().1.len()
         };
         assert_eq!((found(1), found(6)), (0, 6));
+    }
+
+    #[test]
+    fn stacks_are_kept_of_futexes_with_several_waiters() {
+        let mut queues = Queues::default();
+        let on = |tid, futex| Reading { futex: Some(futex), ..waits(tid, 0) };
+        assert!(queues.look(vec![leads(1, 0), on(2, 64), on(3, 64), on(4, 128)], vec![]));
+        queues.take_stacks(|reading| Some(vec![usize::from(reading.part == Part::Waits)]));
+        let stacks = vec![Stack { count: 2, functions: vec![1] }];
+        assert_eq!(queues.futexes(), [FutexStacks { process: 1, futex: 64, stacks }]);
     }
 
     #[test]

@@ -1,15 +1,19 @@
-//! The directories of an overlayfs, from the options of its mount. Reads nothing.
+//! The directories of an overlayfs, from the options of its mount.
 
-use crate::meter::mount::Mount;
+use super::mount::{Mount, mount_of_path};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+
+/// The kernel permits two overlays on each other.
+const OVERLAYS_MAX: u32 = 4;
 
 /// One of them.
 #[derive(Debug, PartialEq)]
 pub struct Directory {
     /// `upper` or `lower`.
     pub role: &'static str,
+    /// Its path.
     pub path: PathBuf,
 }
 
@@ -37,6 +41,20 @@ pub fn directories(mount: &Mount) -> Vec<Directory> {
         .collect();
     let upper = upper.iter().map(|text| directory("upper")(text));
     upper.chain(lower.iter().map(|text| directory("lower")(text))).collect()
+}
+
+/// The mount below overlayfs that takes the writes, or the reads if it is read-only. Otherwise
+/// `mount` itself. None if its directory is not in view: another namespace may have made the mount.
+pub fn below(mount: &Mount) -> Option<Mount> {
+    below_at_most(mount, OVERLAYS_MAX)
+}
+
+fn below_at_most(mount: &Mount, overlays_max: u32) -> Option<Mount> {
+    if mount.fs != "overlay" {
+        return Some(mount.clone());
+    }
+    let first = directories(mount).into_iter().next()?;
+    below_at_most(&mount_of_path(&first.path)?, overlays_max.checked_sub(1)?)
 }
 
 /// Splits at separators without a backslash before them.
@@ -80,17 +98,20 @@ fn unescape(text: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn of(fs: &str, options: &str) -> Vec<(&'static str, String)> {
-        let mount = Mount {
+    fn mount(fs: &str, options: &str) -> Mount {
+        Mount {
             id: 1,
             device: 0,
             point: "/".into(),
             fs: fs.into(),
             source: "overlay".into(),
             options: options.into(),
-        };
+        }
+    }
+
+    fn of(fs: &str, options: &str) -> Vec<(&'static str, String)> {
         let shown = |it: Directory| (it.role, it.path.display().to_string());
-        directories(&mount).into_iter().map(shown).collect()
+        directories(&mount(fs, options)).into_iter().map(shown).collect()
     }
 
     fn pair(role: &'static str, path: &str) -> (&'static str, String) {
@@ -114,6 +135,14 @@ mod tests {
             "nothing is written"
         );
         assert_eq!(of("ext4", "rw,upperdir=/up"), []);
+    }
+
+    #[test]
+    fn the_mount_of_the_upper_directory_is_below() {
+        let proc = mount_of_path("/proc".as_ref()).unwrap();
+        assert_eq!(below(&mount("overlay", "rw,lowerdir=/,upperdir=/proc")), Some(proc.clone()));
+        assert_eq!(below(&mount("overlay", "rw,lowerdir=/,upperdir=/no/such/directory")), None);
+        assert_eq!(below(&proc), Some(proc));
     }
 
     #[test]
