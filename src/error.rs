@@ -94,7 +94,7 @@ pub enum ErrorKind {
     Wedged(Arc<Error>),
     /// An earlier write past EOF failed after its offset was assigned, so the file ends at that
     /// gap. `set_len(len())` discards the data beyond and allows appends again.
-    #[error("appending ended with an earlier failure ({0}); set_len(len()) to go on from there")]
+    #[error("appending ended after a failure ({0}); call set_len(len()) to continue")]
     AppendEnded(Arc<Error>),
     /// A fork of the process that opened the file made the call.
     #[error("opened by the parent process; open it again in this one")]
@@ -109,8 +109,7 @@ pub enum ErrorKind {
     /// It can be opened read-only, or recovered by force.
     #[error(
         "changed by another program while it was grown ahead, or since a crash left it so ({0}); \
-         open read-only to look; where it is still marked, `dioxide recover --force` truncates \
-         it"
+         open read-only to look. `dioxide recover --force` truncates it if it is still marked"
     )]
     ModifiedExternally(String),
     /// The paths are not the members of one striped volume in this order, or not those of its last

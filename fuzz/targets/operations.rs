@@ -290,7 +290,7 @@ impl Model {
                 );
                 self.set_len(end / WORD);
             }
-            _ => panic!("nobody else had the file: {recovery:?}"),
+            _ => panic!("no other handle had the file: {recovery:?}"),
         }
     }
 

@@ -47,12 +47,12 @@ fn check(left: &Left) {
     let extents = extents(left, block);
     let found = judge(&marker, this, size, &extents);
     assert!(found.floor <= found.ceiling && found.ceiling <= size, "{found:?}");
-    assert!(found.floor >= marker.base.min(size), "cut below the base: {found:?}");
+    assert!(found.floor >= marker.base.min(size), "truncated below the base: {found:?}");
     if !left.own {
         assert_eq!(
             (found.verdict, found.floor),
             (Verdict::Foreign, size),
-            "what is not ours is left alone"
+            "a file of another owner stays unchanged"
         );
         return;
     }
@@ -62,14 +62,14 @@ fn check(left: &Left) {
     let is_written =
         |byte: u64| extents.iter().any(|one| one.written && one.start <= byte && byte < one.end);
     let (end, tells) = (found.ceiling, marker.extents_tell());
-    assert!(tells || end == size, "cut where extents tell nothing: {found:?}");
+    assert!(tells || end == size, "truncated where extents show nothing: {found:?}");
     if tells && end > marker.base && end < size {
         assert!(is_written(end - 1), "the end lies behind what is written: {found:?}");
     }
     if tells && end < size && size >= marker.base {
-        assert!(!is_written(end), "something written is cut: {found:?}");
+        assert!(!is_written(end), "written data is truncated: {found:?}");
         let last = extents.iter().rfind(|one| one.written).map_or(0, |one| one.end);
-        assert!(!left.positional || last <= end, "something written is cut: {found:?}");
+        assert!(!left.positional || last <= end, "written data is truncated: {found:?}");
     }
     // A crash after the truncate: the next recovery finds the same end.
     let extents: Vec<_> =

@@ -294,8 +294,8 @@ impl Striped {
                 None => Ok(()),
             },
             Some(State::Open(floor)) if len < floor => Err(format!(
-                "the members hold {len} bytes without a gap, and there were {floor}: one of them \
-                 was cut, or is from another time"
+                "the members hold {len} bytes without a gap, expected {floor}: a member was \
+                 truncated, or comes from another time"
             )),
             Some(State::Open(_)) => Ok(()),
         })
@@ -728,7 +728,7 @@ impl Backend for Striped {
             return Err(match as_before {
                 true => error,
                 // The volume is unusable if only some members changed.
-                false => gone("the members of a striped volume could not be cut as one", &error),
+                false => gone("truncating the members of a striped volume", &error),
             });
         }
         files.physical.store(len, Ordering::Release);

@@ -253,8 +253,8 @@ impl Uring {
     /// Ends the ring, because the kernel does not accept the rest. It submits nothing more.
     fn end(&mut self, why: &io::Error) {
         log::warn!(
-            "dioxide: the kernel takes nothing more by a ring ({why}); its queue makes plain calls \
-             from now on"
+            "dioxide: io_uring accepts no more requests ({why}); its queue makes plain calls from \
+             now on"
         );
         self.ended = true;
         for id in std::mem::take(&mut self.unsubmitted) {

@@ -608,8 +608,8 @@ impl Model {
     /// Truncates the space ahead, with no extending request in flight.
     fn end_growth(&mut self, end: u64) {
         let extends = |other: &InFlight| other.extends.is_some();
-        assert!(!self.in_flight.iter().any(extends), "seed {}: cut beside writes", self.seed);
-        assert!(self.end == end, "seed {}: cut to {end}, not to {}", self.seed, self.end);
+        assert!(!self.in_flight.iter().any(extends), "seed {}: truncated beside writes", self.seed);
+        assert!(self.end == end, "seed {}: truncated to {end}, not to {}", self.seed, self.end);
         self.disk.cut(end);
         (self.grows, self.old_to) = (false, 0);
         self.step(|core, out| core.on_growth_ended(out));

@@ -172,7 +172,7 @@ impl Engine {
     ) -> std::io::Error {
         let has_space = plan.is_some_and(|plan| plan.to - plan.from <= room.free_bytes);
         if is_no_space(&error) && has_space && self.lock().marker().is_none() {
-            let why = "the file has no place for another attribute";
+            let why = "the inode has no space for another attribute";
             return std::io::Error::other(ErrorKind::Unsupported(why.into()));
         }
         error

@@ -791,7 +791,7 @@ impl Futures {
     /// Closes the file. All memory is free then, and no record was written from freed memory.
     fn close(self) -> Vec<u8> {
         Arc::into_inner(self.file)
-            .expect("nobody else has it")
+            .expect("this is the last reference")
             .into_inner()
             .close()
             .expect("it closes");

@@ -197,8 +197,8 @@ impl Process {
                 let unnumbered = fs.mounts.lock().unnumbered;
                 if unnumbered {
                     log::error!(
-                        "dioxide: this kernel (before Linux 6.8) cannot tell whether a file system \
-                         was mounted anew: refused until this process and its children end"
+                        "dioxide: Linux before 6.8 does not show whether a file system was mounted \
+                         anew: refused until this process and its children end"
                     );
                 }
                 Err(cause.clone())

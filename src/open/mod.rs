@@ -369,7 +369,7 @@ fn make_engine(
     let commits_in_order = order.is_ok();
     let journal =
         journal(&fs, file.backend(), &facts, request.descriptor_min, order).inspect_err(|why| {
-            log::debug!("dioxide: {}: has flushes of its own: {why}", shown(&**path));
+            log::debug!("dioxide: {}: shares no flushes: {why}", shown(&**path));
         });
     let build = Build {
         request,

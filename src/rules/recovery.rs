@@ -64,17 +64,18 @@ impl fmt::Display for Recovery {
             }
             Verdict::EndKnown => write!(
                 f,
-                "left grown to {physical_size} bytes by a crash; what was written ends at {ceiling}"
+                "left grown to {physical_size} bytes by a crash; written data ends at {ceiling}"
             ),
             Verdict::EndUnknown => write!(
                 f,
-                "left by a crash with zeros or old content behind its records; the end lies \
-                 between {floor} and {ceiling}, and only the program that wrote it can tell where"
+                "left by a crash with zeros or old content behind its records. The end lies \
+                 between {floor} and {ceiling}, and only the program that wrote the records can \
+                 find it"
             ),
             Verdict::ModifiedExternally(why) => {
                 write!(
                     f,
-                    "left grown by a crash and changed since ({why}); what was written ends at \
+                    "left grown by a crash and changed since ({why}); written data ends at \
                      {ceiling}"
                 )
             }
@@ -321,7 +322,7 @@ mod tests {
             |verdict, ceiling| Recovery { physical_size: 8192, floor: 4096, ceiling, verdict };
         for (found, words) in [
             (left(Verdict::Foreign, 8192), "left alone"),
-            (left(Verdict::EndKnown, 4096), "what was written ends at 4096"),
+            (left(Verdict::EndKnown, 4096), "written data ends at 4096"),
             (left(Verdict::EndKnown, 8192), "nothing to truncate"),
             (left(Verdict::EndUnknown, 8192), "the end lies between 4096 and 8192"),
             (left(Verdict::ModifiedExternally("by whom?".into()), 4096), "(by whom?)"),

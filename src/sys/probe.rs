@@ -211,8 +211,8 @@ pub(crate) fn why_not_direct(fd: BorrowedFd<'_>, facts: &Facts) -> Option<&'stat
                 && !mount_options(facts).is_some_and(|found| has_any(&found, &["nodatasum"])) =>
         {
             Some(
-                "btrfs writes files with checksums through its cache, one write at a time; it does \
-                 not where `chattr +C` was given to the directory before the file was created",
+                "btrfs writes files with checksums through its cache, one write at a time, unless \
+                 the directory had `chattr +C` when the file was created",
             )
         }
         TMPFS => Some("tmpfs keeps files in memory; nothing survives a crash of the machine"),
@@ -238,7 +238,7 @@ pub(crate) fn can_grow_ahead(
     prepared: Prepared,
 ) -> Result<(), String> {
     let Some(options) = mount_options(facts) else {
-        return Err("cannot tell whether its file system is mounted with barriers".into());
+        return Err("unknown whether the file system is mounted with barriers".into());
     };
     if has_any(&options, &["nobarrier", "barrier=0"]) {
         return Err("mounted without barriers, a sync does not reach the disk".into());
@@ -265,15 +265,17 @@ fn ext_keeps_unwritten(fd: BorrowedFd<'_>, facts: &Facts, options: &str) -> Resu
     }
     if has_any(options, &["data=journal"]) {
         return Err(
-            "mounted with data=journal, after a crash extents do not tell what was written".into(),
+            "mounted with data=journal, extents do not show after a crash which data was written"
+                .into(),
         );
     }
     match has_journal(rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs)) {
         Some(true) => Ok(()),
         Some(false) => {
-            Err("without a journal, extents do not tell after a crash what was written".into())
+            Err("without a journal, extents do not show after a crash which data was written"
+                .into())
         }
-        None => Err("cannot tell whether the file system has a journal".into()),
+        None => Err("unknown whether the file system has a journal".into()),
     }
 }
 

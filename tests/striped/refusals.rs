@@ -189,7 +189,7 @@ fn a_member_that_lost_something_since_a_crash_is_refused(dir: TestDir) -> TrialR
         for len in [paths.size_of(place, 18 * BLOCK_BYTES) - 1, 2 * CHUNK, 4096] {
             let kept = fs::read(member)?;
             fs::File::options().write(true).open(member)?.set_len(len)?;
-            assert_refused(&paths, "one of them was cut, or is from another time")?;
+            assert_refused(&paths, "a member was truncated, or comes from another time")?;
             assert_eq!(kept.len() as u64, whole);
             fs::write(member, &kept)?;
         }

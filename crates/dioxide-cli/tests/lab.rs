@@ -79,7 +79,7 @@ fn recover_leaves_zeroed_files_to_their_owner(dir: TestDir) -> TrialResult {
     let output = recover(&path, "");
     expect_code(&output, 0);
     assert!(
-        stdout(&output).contains("only the program that wrote it can tell"),
+        stdout(&output).contains("only the program that wrote the records can find it"),
         "{}",
         stdout(&output)
     );

@@ -164,7 +164,7 @@ impl Content {
     fn check_kept(&self, history: &History, losses: &mut Losses) {
         for (name, record) in history.records.iter().filter(|(_, record)| record.fate == Fate::Kept)
         {
-            let offset = record.offset.expect("a durable record has a place");
+            let offset = record.offset.expect("a durable record has an offset");
             let first = offset as usize / SECTOR;
             let lost = (0..record.bytes / SECTOR as u64).find(|&part| {
                 let stamp = Stamp { writer: name.writer, number: name.number, part };
@@ -199,7 +199,7 @@ fn wrong_with(
 ) -> Option<Loss> {
     let name = name_of(stamp);
     let Some(record) = history.records.get(&name) else {
-        return Some(format!("a record that nobody had begun: {stamp:?}"));
+        return Some(format!("a record that no thread had begun: {stamp:?}"));
     };
     let before = stamp.part * SECTOR as u64;
     if before > at || before >= record.bytes {
@@ -209,7 +209,7 @@ fn wrong_with(
     if place != at - before {
         return Some(format!("a record of {place} once more at {}: {stamp:?}", at - before));
     }
-    (record.fate == Fate::Gone).then(|| format!("a record that was cut off: {stamp:?}"))
+    (record.fate == Fate::Gone).then(|| format!("a record that was truncated: {stamp:?}"))
 }
 
 fn wrong_without_stamp(sector: &[u8], at: u64, history: &History) -> Option<Loss> {
@@ -270,7 +270,7 @@ mod tests {
         assert!(said(&[HOLE, first]).contains("lost from sector 1"));
         assert!(said(&[HOLE, first, HOLE]).contains("lost from sector 1"));
         assert!(said(&[HOLE, first, second, first]).contains("once more at 1536"));
-        assert!(said(&[HOLE, first, second, sector(3, 0)]).contains("nobody had begun"));
+        assert!(said(&[HOLE, first, second, sector(3, 0)]).contains("no thread had begun"));
         assert!(said(&[HOLE, first, second, sector(2, 2)]).contains("wrong place"));
         assert!(said(&[[0xA5; SECTOR], first, second]).contains("old content"));
         assert!(said(&[[POISON; SECTOR], first, second]).contains("after its call"));

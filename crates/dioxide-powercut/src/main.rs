@@ -135,8 +135,10 @@ fn run(args: RunArgs) -> Result<bool> {
     };
     let stop = listen()?;
     let bar = ProgressBar::new(campaign::total(&settings));
-    let style =
-        ProgressStyle::with_template("{bar:30} {pos}/{len} cuts, {per_sec}, {elapsed}, {eta} left");
+    let style = ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} power cuts, {per_sec}, {elapsed}, {eta} \
+                                      left",
+    );
     bar.set_style(style.expect("the template is valid"));
     let begin = Instant::now();
     let results = campaign::run(&settings, &stop, || bar.inc(1));
@@ -180,7 +182,7 @@ fn report(results: &Results, time: Duration) {
     println!("{table}");
     let cuts: u64 = results.tallies.iter().map(|tally| tally.cuts).sum();
     let per_s = cuts as f64 / time.as_secs_f64();
-    println!("{cuts} cuts in {:.0} s, {per_s:.1}/s.", time.as_secs_f64());
+    println!("{cuts} power cuts in {:.0} s, {per_s:.1}/s.", time.as_secs_f64());
     results.findings.iter().for_each(tell);
     if let Some(failure) = &results.failure {
         println!("The rig failed: {failure}");
@@ -217,7 +219,7 @@ fn row(tally: &Tally) -> [String; 9] {
 
 fn tell(finding: &Finding) {
     let Finding { fs, workload, seed, cut, losses, log } = finding;
-    println!("\n{fs} {workload}, seed {seed}, cut after {} keeping {}:", cut.after, cut.keep);
+    println!("\n{fs} {workload}, seed {seed}, power cut after {} keeping {}:", cut.after, cut.keep);
     losses.iter().for_each(|loss| println!("  {loss}"));
     if let Some(log) = log {
         let log = log.display();

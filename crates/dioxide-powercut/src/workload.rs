@@ -445,9 +445,9 @@ fn append_and_truncate(player: &Player) {
         ends.push(offset + blocks * BLOCK as u64);
         if random.below(6) == 0 {
             ends.truncate(1 + random.below(ends.len() as u64) as usize);
-            let len = *ends.last().expect("the first is never cut off");
+            let len = *ends.last().expect("the first is never truncated");
             player.mark(Act::Cut(len));
-            file.set_len(len).expect("it can be cut");
+            file.set_len(len).expect("it can be truncated");
             player.mark(Act::WasCut(len));
         }
     }

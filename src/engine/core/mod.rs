@@ -384,13 +384,13 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Whether the file can be recycled over its own space. The error is the reason in words.
     pub fn can_recycle(&self) -> Result<(), &'static str> {
         match self.space.prepared {
-            None => Err(
-                "it does not grow ahead (asked not to, a block device, or the log says why), so a \
-                 crash could not be recovered from",
-            ),
+            None => {
+                Err("the file does not grow ahead (disabled, a block device, or see the log), so \
+                 recovery would be impossible")
+            }
             Some(_) if !self.props.overwrites_in_place => Err(
-                "this file system would write elsewhere (btrfs does without `chattr +C`), so there \
-                 is nothing to reuse",
+                "the file system does not overwrite in place (btrfs without `chattr +C`), so no \
+                 space can be reused",
             ),
             Some(_) => Ok(()),
         }

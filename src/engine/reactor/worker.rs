@@ -187,7 +187,7 @@ fn tell(slot: Arc<Listed>, result: Result<u64>) {
         }
     };
     if catch_unwind(AssertUnwindSafe(telling)).is_err() {
-        log::error!("dioxide: a waker panicked, or what it dropped; its task may never be woken");
+        log::error!("dioxide: a waker or a dropped value panicked; its task may never wake");
     }
 }
 

@@ -33,7 +33,7 @@ fn how_often_an_append_waited_for_space() {
 fn why_it_cannot_be_recycled() {
     let elsewhere = FileProps { overwrites_in_place: false, ..props(Some(Prepared::Unwritten)) };
     let core: Core<u32> = Core::new(0, elsewhere, Planner::new(GROWTH_CONFIG), None);
-    assert!(core.can_recycle().unwrap_err().contains("would write elsewhere"));
+    assert!(core.can_recycle().unwrap_err().contains("does not overwrite in place"));
     let core: Core<u32> = Core::new(0, props(None), Planner::new(GROWTH_CONFIG), None);
     assert!(core.can_recycle().unwrap_err().contains("does not grow ahead"));
     assert_eq!(bare_core().can_recycle(), Ok(()));

@@ -52,7 +52,7 @@ impl Blocks {
         let slot = self.slots.get((offset / self.bs_bytes) as usize);
         let slot = slot.filter(|_| offset.is_multiple_of(self.bs_bytes));
         let slot =
-            slot.with_context(|| wrong(&format!("offset {offset} is no place for a block")))?;
+            slot.with_context(|| wrong(&format!("offset {offset} is invalid for a block")))?;
         let earlier = slot.swap(pack(stamp), Relaxed);
         if earlier != 0 && self.places == Places::OnceEach {
             bail!(wrong(&format!("offset {offset} was given to two appends")));

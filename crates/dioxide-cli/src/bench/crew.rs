@@ -111,7 +111,7 @@ impl<'a> Crew<'a> {
     fn shift(&self, body: impl Fn(&Job<'_>) -> Result<Done> + Sync) -> Result<Shift<'a>> {
         let floor = Floor { gate: RwLock::new(Instant::now()), stop: AtomicBool::new(false) };
         scope(|scope| {
-            let mut closed = floor.gate.write().expect("nobody panics with the gate");
+            let mut closed = floor.gate.write().expect("no thread panics with the gate");
             let (ready, events) = channel();
             let hire = |number| {
                 let job = Job { number, crew: self, floor: &floor, ready: ready.clone() };

@@ -89,7 +89,7 @@ impl Job<'_> {
             set_current_timer_slack(NonZero::new(TIMER_SLACK_NS)).context("set the timer slack")?;
         }
         let _ = self.ready.send(());
-        Ok(*self.floor.gate.read().expect("nobody panics with the gate"))
+        Ok(*self.floor.gate.read().expect("no thread panics with the gate"))
     }
 
     /// Stops the others, also those that wait for this thread.

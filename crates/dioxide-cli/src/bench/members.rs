@@ -53,7 +53,7 @@ impl Members {
             None => Ok(self.files[0].metadata()?.len()),
             Some(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "members do not tell where their volume ends",
+                "members do not show the end of their volume",
             )),
         }
     }

@@ -74,7 +74,7 @@ impl Records {
             .context("more records than there is room for")?;
         ensure!(
             offset < (1 << PLACE_BITS) - 1,
-            wrong(&format!("offset {offset} is no place for a record"))
+            wrong(&format!("offset {offset} is invalid for a record"))
         );
         slot.store(u64::from(stamp.job) << PLACE_BITS | (offset + 1), Relaxed);
         if self.gaps != Gaps::None {

@@ -274,8 +274,8 @@ pub fn blind(comparison: &Comparison<'_>) -> Option<String> {
     let blind = tested().filter(|row| row.p_min() * count >= CHANCE_MAX).count();
     (blind > 0).then(|| {
         format!(
-            "With so few rounds, {blind} of the rows could differ alone among {count} and it would \
-             be put down to chance: measure with more (bench --rounds), or fewer rows."
+            "With so few rounds, a change in any of {blind} rows alone among {count} would count \
+             as chance. Measure more rounds (bench --rounds), or fewer rows."
         )
     })
 }
@@ -418,7 +418,7 @@ mod tests {
             document(rows.collect())
         };
         let is_said = |sentences: &[String]| {
-            sentences.iter().any(|sentence| sentence.contains("put down to chance"))
+            sentences.iter().any(|sentence| sentence.contains("would count as chance"))
         };
         let (_, sentences) = texts(&many(1.0), &many(1.0), None);
         assert!(is_said(&sentences), "{sentences:?}");

@@ -29,8 +29,8 @@ pub fn check_free(path: &Path) -> Result<u64> {
     let content = signature::find(&device, size).with_context(|| format!("read {name}"))?;
     if let Some(content) = content {
         bail!(
-            "{name} holds {content}; wipe it first if that is not needed (`wipefs`; a member of \
-             dioxide's, by zeros over its first 4096 bytes); nothing was touched"
+            "{name} holds {content}; nothing was touched. If that is not needed, wipe it first \
+             (`wipefs`; a member of dioxide's, by zeros over its first 4096 bytes)"
         );
     }
     Ok(number)

@@ -92,7 +92,7 @@ fn map(ground: &Ground, facts: &mut Facts) -> Result<()> {
     facts.tell(
         topic,
         "seek_hole",
-        "tells holes from data",
+        "reports holes",
         found,
         "lseek, SEEK_DATA in a file with a hole",
     );
@@ -116,7 +116,7 @@ fn map(ground: &Ground, facts: &mut Facts) -> Result<()> {
     facts.tell(
         topic,
         "fiemap_unwritten",
-        "tells unwritten extents",
+        "reports unwritten extents",
         unwritten,
         "FS_IOC_FIEMAP of space from fallocate",
     );

@@ -55,7 +55,7 @@ fn concurrency(document: &Document, target: Target) -> Option<String> {
             format!("{who} run one at a time here: {waits}.{}", advice(document, target))
         }
         Verdict::Undecided => {
-            format!("Whether {} run side by side here cannot be told: {waits}.", lower(who))
+            format!("Unknown whether {} run concurrently: {waits}.", lower(who))
         }
     })
 }
@@ -112,7 +112,7 @@ fn holes(document: &Document) -> Option<String> {
     match (hole.verdict, beside) {
         (Verdict::OneAtATime, Some(unwritten)) => Some(format!(
             "Writes into holes run one at a time here ({}), into unwritten space side by side \
-             ({}): fallocate a file, rather than truncate it, to a length.",
+             ({}): use fallocate, not truncate.",
             waits(hole),
             waits(unwritten)
         )),
@@ -194,7 +194,7 @@ fn root(document: &Document) -> Option<String> {
         .collect();
     let is_said = |words| document.unmeasured.iter().any(|why| why.contains(words));
     let tried = is_said("may not write").then_some("what is tried and measured");
-    let device = is_said("Permission denied").then_some("what reads of the device tell");
+    let device = is_said("Permission denied").then_some("facts from device reads");
     let all: Vec<_> = names.into_iter().chain(tried).chain(device).collect();
     (!all.is_empty()).then(|| format!("Run as root to see also: {}.", all.join(", ")))
 }
@@ -217,7 +217,7 @@ mod tests {
              for the device; 8 threads do 0.50 (0.50..0.50) times what one does. Allocate the file \
              before it is written, or use dioxide",
             "Writes into holes run one at a time here",
-            "fallocate a file, rather than truncate it",
+            "use fallocate, not truncate",
             "Overwrites in one file run side by side here",
             "A durable append of 4 KiB takes 1.00 ms and 3.00 requests, with 2.00 flushes; an \
              overwrite takes 200.0 us and 2.00 requests, with 1.00 flushes.",
@@ -300,7 +300,7 @@ mod tests {
             "does not grow files ahead here by default: without a journal.",
             "io_uring cannot be used (Operation not permitted)",
             "Run as root to see also: journal, what is tried and measured.",
-            "Whether overwrites in one file run side by side here cannot be told",
+            "Unknown whether overwrites in one file run concurrently",
         ] {
             assert!(text.contains(words), "{words} is not in\n{text}");
         }

@@ -127,7 +127,7 @@ fn descent(rows: &[Row], path: &str) -> String {
     let certainty = if is_certain(ratio.rounds) { "" } else { "perhaps " };
     format!(
         "{path}: {certainty}at {} of its points more {what} get over 5 % less done than some \
-         fewer, in every round; the deepest: bs={}, where {} {what} reach {} the rate of {}.",
+         fewer, in every round. The deepest: bs={}, where {} {what} reach {} the rate of {}.",
         falls.len(),
         row.point.sizes,
         row.point.numjobs,
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(
             descent(&rows, "kernel"),
             "kernel: at 1 of its points more threads get over 5 % less done than some fewer, in \
-             every round; the deepest: bs=4 KiB, where 8 threads reach 0.55x (0.50..0.60) the rate \
+             every round. The deepest: bs=4 KiB, where 8 threads reach 0.55x (0.50..0.60) the rate \
              of 1."
         );
         assert_eq!(

@@ -106,8 +106,8 @@ pub const CHANNELS: &[Channel] = &[
     any(
         "ext4_file_write_iter",
         InodeLock,
-        "ext4_dio_write_iter, compiled into it, takes i_rwsem: shared, or exclusively for a direct \
-         write that extends the file, fills a hole (through 6.18) or is no whole blocks (seen)",
+        "ext4_dio_write_iter, compiled into it, takes i_rwsem shared. It is exclusive for a direct \
+         write that extends the file, fills a hole (through 6.18) or is unaligned (seen)",
     ),
     any("ext4_dio_write_iter", InodeLock, "takes i_rwsem for a direct write"),
     any(
@@ -152,9 +152,8 @@ pub const CHANNELS: &[Channel] = &[
     any(
         "xfs_ilock",
         InodeLock,
-        "takes i_rwsem (IOLOCK): exclusively for a write through the cache, for a direct write \
-         that begins beyond the end of the file (from xfs_file_write_checks) or that is no whole \
-         blocks; else shared (seen)",
+        "takes i_rwsem (IOLOCK) shared (seen). It is exclusive for a write through the cache, and \
+         for a direct write that is unaligned or begins past EOF (from xfs_file_write_checks)",
     ),
     any("xfs_ilock_iocb", InodeLock, "takes i_rwsem (IOLOCK) for a read or write (since 5.11)"),
     any("xfs_ilock_iocb_for_write", InodeLock, "takes i_rwsem (IOLOCK) for a write (since 6.5)"),

@@ -12,8 +12,7 @@ pub fn why(case: &Case<'_>, cause: Cause, fs: Option<&str>) -> String {
         }
         (Cause::Extends, Some("xfs")) => {
             "a direct write that begins beyond the end of the file is exclusive on XFS, and waits \
-             until all direct I/O in flight is done; appends in flight together are such writes to \
-             each other"
+             for all direct I/O in flight. Concurrent appends are such writes to each other"
         }
         (Cause::Extends, Some("btrfs")) => "a write past the end of the file is exclusive on btrfs",
         (Cause::Extends, _) => "a write that moves the end of a file is exclusive",
@@ -22,23 +21,22 @@ pub fn why(case: &Case<'_>, cause: Cause, fs: Option<&str>) -> String {
         }
         (Cause::Holes, _) => "a direct write that allocates space is exclusive here",
         (Cause::HolesThroughCache, _) => {
-            "direct writes of this file go through the page cache, one at a time: so it is for \
-             holes in a file without extents (ext3), and for all of a file with data=journal or \
-             encryption"
+            "direct writes of this file use the page cache, one at a time. Causes are holes in a \
+             file without extents (ext3), data=journal, or encryption"
         }
         (Cause::Unaligned, Some("ext4")) => {
-            "a direct write that is no whole blocks is exclusive on ext4, unless it is over \
-             written space, and waits until all direct I/O in flight is done"
+            "an unaligned direct write is exclusive on ext4, unless it is over written space, and \
+             waits for all direct I/O in flight"
         }
         (Cause::Unaligned, Some("xfs")) => {
-            "a direct write that is no whole blocks is exclusive on XFS where it meets unwritten \
-             space or a hole, and waits until all direct I/O in flight is done"
+            "an unaligned direct write is exclusive on XFS where it meets unwritten space or a \
+             hole, and waits for all direct I/O in flight"
         }
         (Cause::Unaligned, Some("btrfs")) => {
-            "a write that is no whole blocks goes through the page cache on btrfs, O_DIRECT or \
-             not, one at a time"
+            "an unaligned write goes through the page cache on btrfs, O_DIRECT or not, one at a \
+             time"
         }
-        (Cause::Unaligned, _) => "a direct write that is no whole blocks is exclusive",
+        (Cause::Unaligned, _) => "an unaligned direct write is exclusive",
         (Cause::Buffered, _) => {
             "a write through the page cache holds the lock alone, from beginning to end"
         }
@@ -62,10 +60,10 @@ pub fn why(case: &Case<'_>, cause: Cause, fs: Option<&str>) -> String {
              program do not move it"
         }
         (Cause::Other, Some("ext4")) if is_before(&case.evidence.kernel_release, (6, 3)) => {
-            "what makes it exclusive was not seen; before Linux 6.3 ext4 takes it exclusively also \
-             for space that is allocated and not yet written"
+            "the cause of the exclusive lock was not observed. Before Linux 6.3 ext4 takes it \
+             exclusively also for space that is allocated and not yet written"
         }
-        (Cause::Other, _) => "what makes it exclusive was not seen",
+        (Cause::Other, _) => "the cause of the exclusive lock was not observed",
     };
     why.to_owned()
 }
@@ -95,8 +93,8 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, may_run: bool) -> 
             ),
             format!(
                 "Without dioxide: create the file in a directory with chattr +C, so that it has no \
-                 checksums and is written directly, and allocate it first, posix_fallocate or \
-                 fallocate with mode 0{}.",
+                 checksums and is written directly. Allocate it first (posix_fallocate, or \
+                 fallocate with mode 0){}.",
                 measured("preallocated")
             ),
         ),

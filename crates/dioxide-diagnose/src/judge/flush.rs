@@ -103,8 +103,8 @@ fn is_any_change(seen: &Seen<'_>) -> bool {
         && seen.function.is_some_and(|function| ANY_CHANGE.contains(&plain(function)))
 }
 
-const WHY_ANY_CHANGE: &str = "calls that change names, sizes, space or times, durable or not, wait \
-    for room there, or until the commit under way has let go of what they change";
+const WHY_ANY_CHANGE: &str = "metadata changes, durable or not, wait for journal space, or for the \
+                              running commit to release the metadata";
 
 /// The same where only timestamps are committed.
 fn why_times(fs: Option<&str>) -> String {
@@ -134,8 +134,8 @@ fn change_advice(fs: Option<&str>) -> Vec<String> {
         _ => ("", ""),
     };
     vec![
-        "With dioxide: it grows files in large steps, so that few writes change metadata, and \
-         File::recycle writes over an old log where others remove it and make a new one."
+        "With dioxide: it grows files in large steps, so that few writes change metadata. \
+         File::recycle writes over an old log in place of removing it and making a new one."
             .into(),
         format!(
             "Without dioxide: allocate in large steps{place}, and write over old files (rename \
@@ -148,9 +148,8 @@ fn change_advice(fs: Option<&str>) -> Vec<String> {
 fn why(fs: Option<&str>) -> &'static str {
     match fs {
         Some("ext4") => {
-            "a durable write that changes metadata (the size, space that was not yet written) \
-             waits on ext4 for the commit of all that the file system has changed meanwhile, and \
-             its two flushes"
+            "a durable write that changes metadata (the size, unwritten space) waits on ext4 for a \
+             journal commit and its two flushes"
         }
         Some("xfs") => {
             "a durable write that changes metadata (the size, space that was not yet written) \
@@ -260,7 +259,7 @@ pub(super) fn cache(device: &SeenDevice) -> Option<String> {
     };
     Some(match device.has_volatile_cache? {
         true => format!("{} has a volatile cache{fua}.", device.name),
-        false => format!("{} says that it has no volatile cache.", device.name),
+        false => format!("{} reports no volatile cache.", device.name),
     })
 }
 
@@ -288,21 +287,21 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
         as_it_is(case, Kind::Flush)
     )];
     lines.push(if is_batching(case) {
-        "The program already shares flushes. What helps is a shorter flush.".to_owned()
+        "The program already shares flushes. Only a shorter flush helps.".to_owned()
     } else if waiting <= ALONE_MAX {
         "Without dioxide: make more writes durable with each flush (group commit), or do not sync \
          data that can wait."
             .into()
     } else {
-        "Without dioxide: let one thread flush for all that have finished a write by then, the \
-         others wait for the next flush; on devices io_uring writes with RWF_DSYNC that are \
+        "Without dioxide: let one thread flush for all writes that are finished by then. The other \
+         threads wait for the next flush. On devices, io_uring writes with RWF_DSYNC that are \
          submitted together share one."
             .to_owned()
     });
     if has_syncs && !is_batching(case) {
         lines.push(
-            "Where each write is synced by itself: O_DSYNC or RWF_DSYNC on the write saves a call, \
-             and uses FUA where the device has it and the space is written already."
+            "Where each write is synced by itself, O_DSYNC or RWF_DSYNC on the write saves a call. \
+             It uses FUA if the device has it and the space is written."
                 .into(),
         );
     }
@@ -349,9 +348,8 @@ fn journal_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
         return metadata_advice(case, fs);
     }
     vec![
-        "Without dioxide: use fdatasync in place of fsync, or O_DSYNC in place of O_SYNC. The \
-         size and the space of the file stay as they are, so only the time of each write is \
-         committed."
+        "Without dioxide: use fdatasync in place of fsync, or O_DSYNC in place of O_SYNC. The size \
+         and the allocation stay the same, so each call commits only timestamps."
             .into(),
         format!(
             "With dioxide: Durability::EveryWrite{}. It promises what O_DSYNC does, and writers \
@@ -380,13 +378,12 @@ fn metadata_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
     vec![
         format!(
             "With dioxide: Durability::EveryWrite, where writers share commits, and Growth::Zeroed \
-             or File::recycle{}: a durable write over space that was written before needs no \
-             commit, only a flush.",
+             or File::recycle{}. A durable write over written space needs no commit, only a flush.",
             dioxide(case)
         ),
         format!(
-            "Without dioxide: fill the file with zeros first, or write over an old one: the size \
-             and the map of the file then stay as they are. Allocated space alone (fallocate) does \
+            "Without dioxide: fill the file with zeros first, or write over an old one. The size \
+             and the map of the file then stay the same. Allocated space alone (fallocate) does \
              not help: to mark it as written is a change as well.{}",
             if may_commit_times(case) {
                 " Use fdatasync or O_DSYNC, not fsync or O_SYNC, which commit times too."

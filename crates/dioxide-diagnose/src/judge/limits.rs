@@ -84,7 +84,7 @@ fn limit(case: &Case<'_>) -> &'static str {
         (true, true) => "the device and the processors are busy",
         (true, false) => "the device is busy",
         (false, true) => "the processors are busy",
-        (false, false) => "what limits it was not seen",
+        (false, false) => "the limit was not observed",
     }
 }
 

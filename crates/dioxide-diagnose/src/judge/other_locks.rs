@@ -56,8 +56,7 @@ pub fn of_file_system(case: &Case<'_>) -> Finding {
         return finding(
             case,
             |seen| seen.kind == Kind::FileSystemLock && !is_of_times(seen),
-            "locks of the trees of btrfs, and for space in them: each write that goes to another \
-             place changes them",
+            "locks of the trees of btrfs, and for space in them: each copy-on-write changes them",
             vec![
                 "With dioxide: appends that wait together are merged, and change the trees \
                  once."
@@ -79,8 +78,8 @@ pub fn of_file_system(case: &Case<'_>) -> Finding {
              that wait together."
                 .into(),
             "Without dioxide: allocate the space first, in large steps (posix_fallocate), or fill \
-             it with zeros, so that nothing is left to be marked; on XFS an extent size hint makes \
-             the steps larger (xfs_io -c 'extsize 16m' DIRECTORY)."
+             it with zeros, so that writes mark no space. On XFS an extent size hint makes the \
+             steps larger (xfs_io -c 'extsize 16m' DIRECTORY)."
                 .into(),
         ],
     )

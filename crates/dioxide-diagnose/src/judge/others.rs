@@ -150,8 +150,7 @@ fn not_seen(refused: u64) -> String {
               all processes could be looked at."
             .into(),
         refused => format!(
-            "{} may not be looked at by this user: whether they hold the lock is not seen. Run as \
-             root.",
+            "Cannot inspect {}: whether they hold the lock is unknown. Run as root.",
             counted_es(refused, "other process")
         ),
     }

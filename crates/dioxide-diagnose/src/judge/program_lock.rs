@@ -51,8 +51,8 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
              and File::sync_data share flushes by \
              themselves."
                 .into(),
-            "Without dioxide: release the lock before the write or sync; let one thread sync for \
-             all that have written by then, and the others sleep until it is done."
+            "Without dioxide: release the lock before the write or sync. Let one thread sync for \
+             all writes that are finished by then; the others sleep until it is done."
                 .into(),
         ],
     }
@@ -78,9 +78,7 @@ fn of_file(case: &Case<'_>, share: f64) -> Finding {
         ),
         evidence: Vec::new(),
         advice: vec![
-            "Hold the lock for less: not over a sync or a write, or for a range of the file \
-             (fcntl) in place of all of it."
-                .into(),
+            "Do not hold the lock during a sync or write, or lock only a range (fcntl).".into(),
         ],
     }
 }

@@ -42,8 +42,8 @@ pub fn waiting(case: &Case<'_>) -> Finding {
         share,
         file: if let [file] = &files[..] { Some(file.clone()) } else { None },
         verdict: format!(
-            "{} of I/O time is spent waiting for another thread of the program, which is in {}: \
-             {} sleep until it is done, while {} write or sync.{}",
+            "{} of I/O time is spent waiting for another thread of the program, in {}: {} sleep \
+             until then, while {} write or sync.{}",
             percent(share),
             list(&calls),
             mean(case.threads_in(Kind::ProgramQueue), "thread"),
@@ -134,6 +134,6 @@ fn advice(case: &Case<'_>) -> Vec<String> {
                 .to_owned(),
         );
     }
-    lines.push("Write the next batch while a flush runs, in place of after it.".to_owned());
+    lines.push("Write the next batch during a flush, not after it.".to_owned());
     lines
 }

@@ -9,8 +9,8 @@ pub fn workers(case: &Case<'_>) -> Finding {
     let share = case.share(is_worker);
     let where_ = kinds(case);
     let verdict = format!(
-        "{} of I/O time is spent by workers of io_uring{}: the ring hands over what would \
-         have to wait, and each worker waits like a thread.",
+        "{} of I/O time is spent by workers of io_uring{}: the ring hands over calls that would \
+         wait, and each worker waits like a thread.",
         percent(share),
         if where_.is_empty() {
             String::new()
@@ -31,9 +31,9 @@ pub fn workers(case: &Case<'_>) -> Finding {
             "With dioxide: a Queue submits writes that need not wait: into space that is allocated \
              ahead, merged, and durable by themselves."
                 .into(),
-            "Without dioxide: write into allocated space inside the end of the file; make writes \
-             durable by RWF_DSYNC rather than by an fsync of their own, which always goes to a \
-             worker, as does fallocate."
+            "Without dioxide: write into allocated space inside the end of the file. Make writes \
+             durable by RWF_DSYNC, not by an fsync of their own. fsync and fallocate always go to \
+             a worker."
                 .into(),
         ],
     }

@@ -638,7 +638,7 @@ fn a_curve_without_a_wall_is_told() {
     evidence.curve[1].iops = vec![1050.0];
     assert!(verdict(&evidence).contains("; the device is busy"), "{}", verdict(&evidence));
     evidence.devices[0].busy_ns = 0;
-    assert!(verdict(&evidence).contains("; what limits it was not seen"), "{}", verdict(&evidence));
+    assert!(verdict(&evidence).contains("; the limit was not observed"), "{}", verdict(&evidence));
 }
 
 #[test]
@@ -818,7 +818,7 @@ fn a_device_says_that_it_has_no_cache() {
         evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "fsync", "jbd2_log_wait_commit")]);
     evidence.devices[0].has_volatile_cache = Some(false);
     let main = &judge(&evidence)[0];
-    let line = "loop0 says that it has no volatile cache.";
+    let line = "loop0 reports no volatile cache.";
     assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
 }
 
@@ -1049,7 +1049,7 @@ fn waiters_on_futexes_of_their_own_wait_for_the_thread_that_flushes() {
     let evidence = group_commit();
     let main = &judge(&evidence)[0];
     assert_eq!((main.wall, main.share), (Wall::ProgramQueue, 15.0 / 16.0));
-    let words = "waiting for another thread of the program, which is in fdatasync: 15.0 threads";
+    let words = "waiting for another thread of the program, in fdatasync: 15.0 threads";
     assert!(main.verdict.contains(words), "{}", main.verdict);
     assert_eq!(main.file.as_deref(), Some("/ext4/file"));
     let line = "0.1 % of the waiters ran while it slept there, and 50 % when it went on.";

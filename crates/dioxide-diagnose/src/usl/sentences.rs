@@ -17,7 +17,7 @@ pub fn of(fit: &Fit) -> Vec<String> {
         )];
     }
     vec![
-        format!("One thread that meets no other: {}.", range(fit.lambda, rate)),
+        format!("One thread alone: {}.", range(fit.lambda, rate)),
         contention(fit),
         coherency(fit),
         peak(fit),
@@ -28,13 +28,11 @@ pub fn of(fit: &Fit) -> Vec<String> {
 fn contention(fit: &Fit) -> String {
     let sigma = range(fit.sigma, |sigma| format!("{sigma:.3}"));
     let meaning = match fit.sigma.value {
-        none if none < SIGMA_NONE => {
-            "there is next to nothing that only one thread at a time can do".to_owned()
-        }
-        all if all >= 1.0 => "all of each operation is done by one thread at a time".to_owned(),
+        none if none < SIGMA_NONE => "no measurable serial part".to_owned(),
+        all if all >= 1.0 => "all of each operation is serial".to_owned(),
         part => format!(
-            "{} of each operation is done by one thread at a time, so no number of threads gets \
-             more done than {:.1} times as much as one",
+            "{} of each operation is serial, so throughput is at most {:.1} times that of one \
+             thread",
             percent(part),
             1.0 / part
         ),
@@ -45,10 +43,9 @@ fn contention(fit: &Fit) -> String {
 fn coherency(fit: &Fit) -> String {
     let kappa = range(fit.kappa, |kappa| format!("{:.5}", kappa + 0.0));
     let meaning = if fit.kappa.value > 0.0 && fit.kappa.low <= 0.0 {
-        "it cannot be told from none, and so not whether throughput falls in the end"
+        "indistinguishable from 0, so a later fall of throughput is unknown"
     } else if fit.kappa.value > 0.0 {
-        "threads make each other slower the more of them there are, so that throughput falls in \
-         the end"
+        "each further thread slows the others, so throughput falls eventually"
     } else {
         "more threads do not make throughput fall"
     };
@@ -75,8 +72,7 @@ fn predictions(fit: &Fit) -> String {
     let predicted: Vec<String> =
         fit.predictions.iter().map(|prediction| of(prediction.numjobs, prediction.iops)).collect();
     format!(
-        "By the law: {} threads. It is a model: what more than {} threads get done, the most that \
-         were tried, or more processors, only a measurement tells.",
+        "By the law: {} threads. This is an extrapolation beyond {} threads; measure to verify it.",
         predicted.join(", "),
         fit.numjobs_max
     )

@@ -103,7 +103,7 @@ impl Watched {
         if !process.rights.calls {
             self.unseen.insert(
                 "system calls, and which files they are on: the right to trace the program is \
-                 missing; root has it, and where /proc/sys/kernel/yama/ptrace_scope is 0 its owner"
+                 missing. Root has it, and its owner where /proc/sys/kernel/yama/ptrace_scope is 0"
                     .into(),
             );
         }

@@ -28,7 +28,7 @@ pub(super) fn look(bytes: &[u8], block: u64, history: &History, losses: &mut Los
     }
     let found = Frame::find_all(bytes, block);
     for (name, record) in history.records.iter().filter(|(_, record)| record.fate == Fate::Kept) {
-        let offset = record.offset.expect("a durable record has a place");
+        let offset = record.offset.expect("a durable record has an offset");
         let place = found.binary_search_by_key(&offset, |(offset, _)| *offset);
         let is_there = place.is_ok_and(|place| found[place].1 == frame_of(*name, record.bytes));
         losses.add_unless(is_there, || format!("lost: {name:?}, {record:?}"));

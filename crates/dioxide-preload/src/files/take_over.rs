@@ -59,7 +59,7 @@ fn take_over_now(inode: &Arc<Inode>) {
     let Some(listener) = listener else {
         // Without it a thread of the program would get the signal of the lease.
         inode.kernel_only.store(true, Ordering::Release);
-        return summary::note(Event::LeftAlone("there is no thread to be had".into()));
+        return summary::note(Event::LeftAlone("no thread could be started".into()));
     };
     // Before the look: a thread that later opens the file in another way sees this, and waits for
     // `changes`.

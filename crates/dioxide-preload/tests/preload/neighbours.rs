@@ -268,7 +268,7 @@ fn an_open_in_a_constructor_of_a_loaded_library_hangs(dir: TestDir) -> TrialResu
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["plugin", "file"], with);
         let finished = run(command.arg(&library).env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
-        let why = "not taken over: there is no thread to be had";
+        let why = "not taken over: no thread could be started";
         assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
         is_exact(&dir.join("file"))?;
         is_exact(&dir.join("file.loaded"))?;
