@@ -2,7 +2,9 @@
 //! stalls or finds no space. Each step checks the rules at the top of `core` on a disk of 16-byte
 //! blocks, byte by byte.
 
-use super::core::{Call, Core, Dio, Failure, FileProps, GrowthJob, Outbox, Outcome, Request, Work};
+use super::core::{
+    Core, Dio, Failure, FileProps, GrowthJob, LeaderTask, Outbox, Outcome, Request, Work,
+};
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::rules::flush::SyncMethod;
@@ -110,7 +112,7 @@ struct Model {
     ops: Vec<Op>,
     in_flight: Vec<InFlight>,
     /// Their leaders are not awake yet.
-    calls: Vec<(usize, Call)>,
+    calls: Vec<(usize, LeaderTask)>,
     grower: Grower,
     disk: Disk,
     /// The end of all extending operations that were submitted.

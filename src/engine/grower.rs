@@ -19,7 +19,7 @@
 
 use super::core::{Failure, GrowthJob};
 use super::exclusive::written_above_the_end;
-use super::io::Transfer;
+use super::io::RequestIo;
 use super::truncate::{Attempt, Takes, changed_by_another, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
@@ -339,7 +339,7 @@ impl Engine {
         for start in (from..to).step_by(ZEROS_BYTES) {
             let len = (to - start).min(ZEROS_BYTES as u64);
             let transfer =
-                Transfer::of_write(len, self.alignment.offset).on(self.flushes_each_write);
+                RequestIo::of_write(len, self.alignment.offset).on(self.flushes_each_write);
             let zeros = &[Segment::of(&zeros[..len as usize])];
             let write = || io::write_fully(&*self.backend, zeros, start, transfer);
             match self.flushes_each_write {

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Written blocks that belong to one file alone, adjacent on the device. All in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MappedExtent {
     /// The first byte in the file.
     pub start: u64,
     /// The byte after the last.
@@ -39,7 +39,7 @@ pub struct Committed {
 
 #[derive(Debug)]
 struct Known {
-    place: Place,
+    place: MappedExtent,
     /// The flush that covers it ([`Ledger::ticket`](super::flush::Ledger::ticket)).
     ticket: u64,
 }
@@ -66,7 +66,7 @@ impl Committed {
 
     /// Whether a finished write went into committed extents. `found` is where its blocks are now,
     /// and `committed_to` the last flush that committed.
-    pub fn holds(&mut self, range: &Range<u64>, found: &[Place], committed_to: u64) -> bool {
+    pub fn holds(&mut self, range: &Range<u64>, found: &[MappedExtent], committed_to: u64) -> bool {
         let is_committed = |known: &Known| known.ticket <= committed_to;
         let holds = cover(found, range)
             && found.iter().all(|place| {
@@ -83,7 +83,7 @@ impl Committed {
 
     /// Takes all places that a look found in a range. It began at `before`. The flush `ticket`, the
     /// next to begin after it, covers them if it commits.
-    pub fn see(&mut self, range: Range<u64>, found: &[Place], before: Moment, ticket: u64) {
+    pub fn see(&mut self, range: Range<u64>, found: &[MappedExtent], before: Moment, ticket: u64) {
         if before != self.now() {
             return;
         }
@@ -111,7 +111,7 @@ impl Committed {
     }
 }
 
-impl Place {
+impl MappedExtent {
     /// Whether the other place is part of this one.
     fn contains(&self, other: &Self) -> bool {
         let is_inside = self.start <= other.start && other.end <= self.end;
@@ -131,7 +131,7 @@ impl Place {
 }
 
 /// Whether the places, which are in order, cover the range.
-fn cover(places: &[Place], range: &Range<u64>) -> bool {
+fn cover(places: &[MappedExtent], range: &Range<u64>) -> bool {
     let reached = places.iter().fold(range.start, |reached, place| {
         if place.start <= reached { reached.max(place.end) } else { reached }
     });
@@ -142,12 +142,12 @@ fn cover(places: &[Place], range: &Range<u64>) -> bool {
 mod tests {
     use super::*;
 
-    fn place(start: u64, end: u64, physical: u64) -> Place {
-        Place { start, end, physical }
+    fn place(start: u64, end: u64, physical: u64) -> MappedExtent {
+        MappedExtent { start, end, physical }
     }
 
     /// The places that were seen before a commit.
-    fn committed(places: &[Place]) -> Committed {
+    fn committed(places: &[MappedExtent]) -> Committed {
         let mut committed = Committed::default();
         committed.see(0..100, places, committed.now(), 1);
         committed
@@ -243,7 +243,7 @@ mod tests {
     }
 
     impl Model {
-        fn places(&self) -> Vec<Place> {
+        fn places(&self) -> Vec<MappedExtent> {
             let blocks = self.now.iter().zip(0..);
             blocks.filter_map(|(at, n)| at.map(|physical| place(n, n + 1, physical))).collect()
         }

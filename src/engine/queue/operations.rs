@@ -6,7 +6,7 @@ use super::{Driver, OpKind};
 use crate::buffer::Memory;
 use crate::engine::Course;
 use crate::engine::core::{Dio, Outcome};
-use crate::engine::io::Transfer;
+use crate::engine::io::RequestIo;
 use crate::engine::reader::Reader;
 use crate::engine::reading::Reading;
 use crate::engine::token::Token;
@@ -206,7 +206,7 @@ impl Driver {
                         let reading = Reading::of(into, offset, bytes, engine.alignment);
                         operation.reading.insert(reading).transfer()
                     }
-                    _ => Transfer::of_write(bytes, engine.alignment.offset)
+                    _ => RequestIo::of_write(bytes, engine.alignment.offset)
                         .with_flush(operation.durable),
                 };
                 let file = operation.file;

@@ -34,8 +34,8 @@ impl Driver {
         }
         for (owner, call) in out.calls {
             match self.wakeup.own(&owner).is_some() {
-                true => self.tasks.push(file, Task::Call(call)),
-                false => owner.assign(Task::Call(call)),
+                true => self.tasks.push(file, Task::Lead(call)),
+                false => owner.assign(Task::Lead(call)),
             }
         }
         for (token, outcome) in out.outcomes {

@@ -3,7 +3,7 @@
 
 use super::filesystem::mount_of_path;
 use super::overlay;
-use crate::bench::place::Place;
+use crate::bench::place::BenchTarget;
 use crate::exit::say;
 use crate::meter::mount::Mount;
 use anyhow::{Context, Result, bail};
@@ -29,7 +29,7 @@ pub struct Subject {
 
 pub enum Kind {
     /// A target for writes, or why there is none.
-    Directory { place: Result<Place, String>, file: Option<File> },
+    Directory { place: Result<BenchTarget, String>, file: Option<File> },
     /// Open for direct reads, or why not.
     Device(Result<File, String>),
 }
@@ -67,7 +67,7 @@ impl Subject {
     fn in_directory(path: &Path, file: Option<File>) -> Result<Self> {
         let mount = mount_of_path(path);
         let device = mount.as_ref().and_then(|mount| top_device(mount, OVERLAYS_MAX));
-        let place = match Place::directory(path) {
+        let place = match BenchTarget::directory(path) {
             Ok(place) => Ok(place),
             Err(error) => Err(why_nothing_is_written(error)?),
         };

@@ -4,7 +4,7 @@ use super::system::{Beside, Space, Sync, System};
 use crate::bench::crew::Crew;
 use crate::bench::figures::Run;
 use crate::bench::ledger::Ledger;
-use crate::bench::place::{Ground, O_DSYNC, Place};
+use crate::bench::place::{BenchTarget, O_DSYNC, RunFile};
 use crate::bench::target::{Direction, Target};
 use crate::units;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -25,7 +25,7 @@ const ATTENTION: Duration = Duration::from_millis(20);
 
 /// The log of one writer.
 struct Log {
-    ground: Ground,
+    ground: RunFile,
     file: File,
     space: Space,
     sync: Sync,
@@ -36,7 +36,7 @@ struct Log {
 }
 
 /// Runs the load.
-pub fn run(place: &Place, system: &System, runtime: Duration) -> Result<Run> {
+pub fn run(place: &BenchTarget, system: &System, runtime: Duration) -> Result<Run> {
     let log_bytes = match system.space {
         Space::Growing => GROWN_MAX_BYTES,
         Space::Allocated { segment_bytes } | Space::Recycled { segment_bytes } => segment_bytes,
@@ -82,7 +82,7 @@ pub fn run(place: &Place, system: &System, runtime: Duration) -> Result<Run> {
 }
 
 impl Log {
-    fn new(ground: Ground, system: &System) -> Result<Self> {
+    fn new(ground: RunFile, system: &System) -> Result<Self> {
         if let Space::Recycled { segment_bytes } = system.space {
             ground.fill(segment_bytes)?;
         }
@@ -129,7 +129,7 @@ impl Log {
 }
 
 /// A written file, and its descriptor.
-fn other_file(place: &Place) -> Result<(Ground, File)> {
+fn other_file(place: &BenchTarget) -> Result<(RunFile, File)> {
     let ground = place.prepare()?;
     ground.fill(BESIDE_BYTES)?;
     let file = ground.open_cached()?;
