@@ -681,7 +681,7 @@ impl Backend for Striped {
         });
         let result: io::Result<()> = self.pool.all(each.collect()).into_iter().collect();
         match &result {
-            Ok(()) => self.grown(end),
+            Ok(()) => self.record_growth(end),
             // Space that only some members got would be missing elsewhere.
             Err(_) => {
                 for (member, size) in self.members.iter().zip(before) {
@@ -701,7 +701,7 @@ impl Backend for Striped {
                 member.write_zeroes(part.start, part.end)?;
             }
         }
-        self.grown(end);
+        self.record_growth(end);
         Ok(())
     }
 
@@ -859,7 +859,7 @@ fn excluded<'a>(
 }
 
 impl Striped {
-    fn grown(&self, end: u64) {
+    fn record_growth(&self, end: u64) {
         if let Some(files) = &self.files {
             files.physical.fetch_max(end, Ordering::AcqRel);
         }

@@ -469,7 +469,7 @@ impl Engine {
     /// Asks for the turn of a flush that may be shared, as [`FileSystems::share`].
     fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
         let least = self.journal().least_reach();
-        match self.placement.needs(|| flushed(|| self.backend.write_back())) {
+        match self.placement.prepare_flush(|| flushed(|| self.backend.write_back())) {
             Ok(needs) => self.fs.share(request, needs.max(least), others),
             Err(error) if os_error::is_failed_flush(&error) => {
                 self.fs.wedge(self.cause(Operation::Flush, None, &error));

@@ -54,8 +54,8 @@ const MISSES_MAX: u32 = 16;
 const SKIPS_MAX: u32 = 64;
 
 impl Committed {
-    /// Whether it is worth a look where a write went.
-    pub fn is_worth_a_look(&mut self) -> bool {
+    /// Returns whether to look up the extents of the next write, and counts the skipped writes.
+    pub fn take_look(&mut self) -> bool {
         if self.misses < MISSES_MAX || self.skipped >= SKIPS_MAX {
             self.skipped = 0;
             return true;
@@ -64,9 +64,14 @@ impl Committed {
         false
     }
 
-    /// Whether a finished write went into committed extents. `found` is where its blocks are now,
-    /// and `committed_to` the last flush that committed.
-    pub fn holds(&mut self, range: &Range<u64>, found: &[MappedExtent], committed_to: u64) -> bool {
+    /// Returns whether a finished write went into committed extents, and counts the misses. `found`
+    /// is where its blocks are now, and `committed_to` the last flush that committed.
+    pub fn record_write(
+        &mut self,
+        range: &Range<u64>,
+        found: &[MappedExtent],
+        committed_to: u64,
+    ) -> bool {
         let is_committed = |known: &Known| known.ticket <= committed_to;
         let holds = cover(found, range)
             && found.iter().all(|place| {
@@ -156,18 +161,21 @@ mod tests {
     #[test]
     fn a_write_into_committed_extents_is_in_place() {
         let mut committed = committed(&[place(0, 8, 100), place(8, 16, 200)]);
-        assert!(committed.holds(&(2..4), &[place(2, 4, 102)], 1));
-        assert!(committed.holds(&(6..10), &[place(6, 8, 106), place(8, 10, 200)], 1));
+        assert!(committed.record_write(&(2..4), &[place(2, 4, 102)], 1));
+        assert!(committed.record_write(&(6..10), &[place(6, 8, 106), place(8, 10, 200)], 1));
     }
 
     #[test]
     fn a_block_that_has_moved_or_is_missing_is_not_in_place() {
         let mut committed = committed(&[place(0, 8, 100)]);
-        assert!(!committed.holds(&(2..4), &[place(2, 4, 103)], 1), "moved");
-        assert!(!committed.holds(&(2..4), &[], 1), "not written, or shared");
-        assert!(!committed.holds(&(2..4), &[place(2, 3, 102)], 1), "partly written");
-        assert!(!committed.holds(&(6..10), &[place(6, 10, 106)], 1), "the extent has grown");
-        assert!(!committed.holds(&(2..4), &[place(3, 4, 103)], 1), "the beginning is missing");
+        assert!(!committed.record_write(&(2..4), &[place(2, 4, 103)], 1), "moved");
+        assert!(!committed.record_write(&(2..4), &[], 1), "not written, or shared");
+        assert!(!committed.record_write(&(2..4), &[place(2, 3, 102)], 1), "partly written");
+        assert!(!committed.record_write(&(6..10), &[place(6, 10, 106)], 1), "the extent has grown");
+        assert!(
+            !committed.record_write(&(2..4), &[place(3, 4, 103)], 1),
+            "the beginning is missing"
+        );
     }
 
     /// A write right after the first write of its block: the commit of that one may be to come.
@@ -175,8 +183,8 @@ mod tests {
     fn an_extent_counts_once_a_later_commit_has_succeeded() {
         let (mut committed, seen) = (Committed::default(), [place(0, 8, 100)]);
         committed.see(0..8, &seen, committed.now(), 5);
-        assert!(!committed.holds(&(0..8), &seen, 4), "that commit began before");
-        assert!(committed.holds(&(0..8), &seen, 5));
+        assert!(!committed.record_write(&(0..8), &seen, 4), "that commit began before");
+        assert!(committed.record_write(&(0..8), &seen, 5));
     }
 
     /// Another program punched a hole there. A later write may get the same block again.
@@ -185,8 +193,11 @@ mod tests {
         let mut committed = committed(&[place(0, 8, 100), place(20, 28, 200)]);
         let now = [place(0, 3, 100), place(5, 8, 105)];
         committed.see(0..10, &now, committed.now(), 2);
-        assert!(!committed.holds(&(3..5), &[place(3, 5, 103)], 1));
-        assert!(committed.holds(&(20..28), &[place(20, 28, 200)], 1), "it was not looked at");
+        assert!(!committed.record_write(&(3..5), &[place(3, 5, 103)], 1));
+        assert!(
+            committed.record_write(&(20..28), &[place(20, 28, 200)], 1),
+            "it was not looked at"
+        );
     }
 
     #[test]
@@ -195,7 +206,7 @@ mod tests {
         let before = committed.now();
         committed.change();
         committed.see(0..8, &[place(0, 8, 100)], before, 1);
-        assert!(!committed.holds(&(0..8), &[place(0, 8, 100)], 1));
+        assert!(!committed.record_write(&(0..8), &[place(0, 8, 100)], 1));
     }
 
     #[test]
@@ -203,15 +214,15 @@ mod tests {
         let mut committed = Committed::default();
         let mut looks = 0;
         for _ in 0..1000 {
-            if committed.is_worth_a_look() {
+            if committed.take_look() {
                 looks += 1;
-                committed.holds(&(0..8), &[], 1);
+                committed.record_write(&(0..8), &[], 1);
             }
         }
         assert!((MISSES_MAX..=MISSES_MAX + 1000 / SKIPS_MAX).contains(&looks), "{looks}");
         let mut committed = self::committed(&[place(0, 8, 100)]);
         assert!((0..1000).all(|_| {
-            committed.is_worth_a_look() && committed.holds(&(0..8), &[place(0, 8, 100)], 1)
+            committed.take_look() && committed.record_write(&(0..8), &[place(0, 8, 100)], 1)
         }));
     }
 
@@ -282,7 +293,7 @@ mod tests {
                 self.places().into_iter().filter(|it| it.start == block as u64).collect();
             let before = self.committed.now();
             let range = block as u64..block as u64 + 1;
-            if self.committed.holds(&range, &found, self.committed_to) {
+            if self.committed.record_write(&range, &found, self.committed_to) {
                 assert_eq!(self.on_disk[block], self.now[block], "{:?}", self.committed);
                 self.in_place += 1;
             } else {

@@ -575,8 +575,8 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Records that the file was truncated or extended to `len`. Nothing is in flight.
-    pub fn cut(&mut self, len: u64) {
-        self.sizes.cut(len);
+    pub fn truncate(&mut self, len: u64) {
+        self.sizes.truncate(len);
         self.begin_anew(0);
     }
 

@@ -167,7 +167,7 @@ impl Driver {
 
     /// Begins an operation. Returns it instead if it needs the core of its file.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
-        if !self.find_writer(number) {
+        if !self.route_to_writer(number) {
             return None;
         }
         if !self.count_in(number) {
@@ -237,7 +237,7 @@ impl Driver {
 
     /// Routes a read through a read-only handle to the engine of the current writer. Without a
     /// writer in this process, performs the read and returns false.
-    fn find_writer(&mut self, number: usize) -> bool {
+    fn route_to_writer(&mut self, number: usize) -> bool {
         let Some(reader) = &self.operations.pending[number].reader else { return true };
         let Some(engine) = reader.engine() else {
             self.read_without_writer(number);

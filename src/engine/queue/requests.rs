@@ -126,7 +126,7 @@ impl Driver {
             && transfer.asks_for_space()
         {
             let result = space_for(&*file.engine.backend, *offset, &part);
-            return self.transfers.performed(id, result);
+            return self.transfers.on_performed(id, result);
         }
         let io = match purpose {
             Purpose::Request(_, Begun::Shared(..)) => return self.commit(id),

@@ -181,7 +181,7 @@ impl Transfers {
     }
 
     /// Takes the result of a call that was performed already.
-    pub fn performed(&mut self, id: usize, result: io::Result<u64>) {
+    pub fn on_performed(&mut self, id: usize, result: io::Result<u64>) {
         self.performed.push_back((id, result));
     }
 

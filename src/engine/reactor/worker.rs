@@ -131,7 +131,7 @@ impl Worker {
                 let mut state = self.reactor.state();
                 self.asked.set(state.asked);
                 if state.is_left || state.asked > self.answered.get() {
-                    // Dropped without the lock, as in `gave_up`.
+                    // Dropped without the lock, as in `on_given_up`.
                     given_up = state.take_given_up();
                 }
                 if state.is_left && outstanding == 0 && state.listed.is_empty() {
