@@ -276,7 +276,7 @@ mod tests {
         let begun = Instant::now();
         let run = repeat(&task, &set, &ledger, touch, || Ok(())).unwrap();
         assert!(begun.elapsed() >= task.runtime && run.figures.ops >= 1);
-        assert!(run.figures.elapsed < Duration::from_millis(10), "{:?}", run.figures.elapsed);
+        assert!(run.figures.elapsed < begun.elapsed() / 2, "{:?}", run.figures.elapsed);
         set.verify(&ledger).unwrap();
     }
 
