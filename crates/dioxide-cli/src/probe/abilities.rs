@@ -127,7 +127,7 @@ fn map(ground: &RunFile, facts: &mut Facts) -> Result<()> {
 fn keep(place: &BenchTarget, directory: &Path, facts: &mut Facts) -> Result<()> {
     let topic = Topic::Abilities;
     let (one, other) = (place.scratch()?, place.scratch()?);
-    let marked = fsetxattr(&one, "user.dioxide", &[0; MARKER_BYTES], XattrFlags::CREATE);
+    let marked = fsetxattr(&one, dioxide::MARKER_NAME, &[0; MARKER_BYTES], XattrFlags::CREATE);
     facts.tell(
         topic,
         "user_xattr",
