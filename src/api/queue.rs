@@ -319,7 +319,7 @@ impl Iterator for Reaped<'_> {
 impl FusedIterator for Reaped<'_> {}
 
 #[cfg(test)]
-mod outcomes;
+mod tests;
 
 #[cfg(test)]
 mod tests {

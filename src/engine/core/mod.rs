@@ -18,7 +18,7 @@
 mod extending;
 mod flushes;
 mod overwrites;
-mod positional;
+mod overwrites_in_flight;
 mod space;
 
 use crate::buffer::{Buffer, Segment};
@@ -30,7 +30,7 @@ use crate::rules::merge::{self, FULL_REQUESTS_MAX, Limits, Refusals, Span};
 use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 use crate::sys::probe::{Facts, is_without_journal};
-use positional::Positional;
+use overwrites_in_flight::Positional;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
