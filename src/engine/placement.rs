@@ -2,7 +2,7 @@
 //!
 //! A write in place needs the device only ([`Committed`]). All other writes, and changes of the
 //! size or the extents, need a commit. Each of them is recorded before a flush asks that covers it.
-//! Any commit for all files will do that began afterwards: it has a number in the ledger.
+//! Any later commit for all files is sufficient: it has a higher number in the ledger.
 //!
 //! A write that is not known to be in place may also be in the page cache. So its file is written
 //! back, which may move its blocks, before that commit.
@@ -23,7 +23,7 @@ pub(super) struct Placement {
     /// The flush that covers the last change that needs a commit, if it commits. Stored only if it
     /// changes: each write reads it.
     changed: AtomicU64,
-    /// A write may be anywhere, also in the page cache.
+    /// A write may be in the page cache.
     is_unplaced: AtomicBool,
     committed: Mutex<Committed>,
 }

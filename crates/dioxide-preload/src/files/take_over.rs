@@ -1,4 +1,4 @@
-//! From the kernel to the engine.
+//! Moves a file from the kernel to the engine.
 
 use super::fork::may_take_over;
 use super::hand_back::{OTHER_OPENER, hand_back_if_broken};
