@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// A call of the program that flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum ProgramFlush {
     /// fsync, fdatasync, syncfs.
     Sync,
     /// msync.
@@ -24,7 +24,7 @@ pub enum Call {
     Write,
 }
 
-impl Call {
+impl ProgramFlush {
     /// Marks the error if a flush may have failed. The program's calls can also be invalid, or be
     /// interrupted.
     fn judged(self, error: io::Error) -> io::Error {
@@ -64,7 +64,7 @@ impl FileSystem {
     /// cause.
     pub fn flushing(
         &self,
-        call: Call,
+        call: ProgramFlush,
         name: impl FnOnce() -> PathBuf,
         perform: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
@@ -76,7 +76,7 @@ impl FileSystem {
     /// unknown file. `again` repeats the call, where the decision depends on it.
     pub fn blame(
         &self,
-        call: Call,
+        call: ProgramFlush,
         name: impl FnOnce() -> PathBuf,
         error: io::Error,
         again: impl FnOnce() -> io::Result<()>,

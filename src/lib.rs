@@ -69,6 +69,9 @@ pub use engine::recover::Recover;
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use open::recover;
 pub use open::striped::recover_striped;
+// For the preload library and the command line.
+#[doc(hidden)]
+pub use rules::marker::NAME as MARKER_NAME;
 pub use rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
 pub use rules::recovery::{Recovery, Verdict};
 pub use stats::Stats;

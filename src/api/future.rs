@@ -281,7 +281,7 @@ impl<M> Drop for Transfer<'_, M> {
     fn drop(&mut self) {
         let Progress::Listed(slot) = &self.progress else { return };
         if self.file.handle().is_current() && slot.give_up() {
-            self.file.handle().gave_up();
+            self.file.handle().on_given_up();
             drop(take_memory(slot));
         }
     }

@@ -14,7 +14,7 @@ mod thread_pool;
 pub(crate) mod uring;
 
 use crate::buffer::Segment;
-use crate::rules::committed::Place;
+use crate::rules::committed::MappedExtent;
 use crate::rules::merge::Refusals;
 use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
@@ -79,7 +79,7 @@ pub struct Places {
     /// The end of the range that was looked at.
     pub end: u64,
     /// Where the file has written blocks of its own, in order.
-    pub found: SmallVec<[Place; 1]>,
+    pub found: SmallVec<[MappedExtent; 1]>,
 }
 
 /// The stamps of each file that holds the data.

@@ -40,7 +40,7 @@
 //! ([`Striped::extend`]). The headers that identify the members are in `rules/stripe.rs`.
 
 use super::ring::{Division, Io, RingFile};
-use super::thread_pool::{Call, ThreadPool};
+use super::thread_pool::{PoolJob, ThreadPool};
 use super::{Backend, Exclusion, Job, RequestCounts, Stamps};
 use crate::buffer::{Buffer, Segment};
 use crate::error::ErrorKind;
@@ -48,7 +48,7 @@ use crate::os_error::{self, OfWrite, flushed, uninterrupted};
 use crate::rules::map;
 use crate::rules::merge::{self, Limits, MemberRequest, Refusals, Requests, Run};
 use crate::rules::recovery::Extent;
-use crate::rules::stripe::{HEADER_BYTES, Header, State};
+use crate::rules::stripe::{HEADER_BYTES, Header, HeaderState};
 use crate::stats::count;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{CachePadded, JoinHandle, Mutex};
@@ -75,13 +75,13 @@ pub(crate) struct Striped {
     pool: CachePadded<ThreadPool>,
     /// None for devices, whose size is fixed.
     files: Option<Files>,
-    divided: CachePadded<Divided>,
+    divided: CachePadded<SplitCounts>,
 }
 
 /// Counts the operations that became more than one request. It has no lock: the child of a fork
 /// could find one held forever.
 #[derive(Debug, Default)]
-struct Divided {
+struct SplitCounts {
     more_requests: Counter,
     gap: Counter,
     bytes: Counter,
@@ -156,7 +156,7 @@ impl Split {
     }
 }
 
-impl Divided {
+impl SplitCounts {
     fn count(&self, Requests { list, refusals }: &Requests) {
         count(&self.more_requests, list.len() as u64 - 1);
         count(&self.gap, refusals.gap);
@@ -272,20 +272,21 @@ impl Striped {
 
     /// Computes the length from the sizes that a crash left, or returns why it cannot. Must run
     /// first.
-    pub fn find_length(&self, state: Option<State>) -> io::Result<Result<(), String>> {
+    pub fn find_length(&self, state: Option<HeaderState>) -> io::Result<Result<(), String>> {
         let Some(files) = &self.files else { return Ok(Ok(())) };
         let sizes = self.sizes()?;
         let len = self.map.len_of(sizes.iter().copied());
         files.physical.store(len, Ordering::Release);
         // A truncate by recovery below this length must be recorded too: a crash may interrupt it.
-        *files.floor.lock() = state.map(|(State::Closed(floor) | State::Open(floor))| floor);
+        *files.floor.lock() =
+            state.map(|(HeaderState::Closed(floor) | HeaderState::Open(floor))| floor);
         let odd = |len| {
             let size_of = |member| self.map.size_of(member, len);
             sizes.iter().enumerate().find(|(member, size)| **size != size_of(*member))
         };
         Ok(match state {
             None => Err("the state in the header of member 0 cannot be read".into()),
-            Some(State::Closed(closed)) => match odd(closed) {
+            Some(HeaderState::Closed(closed)) => match odd(closed) {
                 Some((member, size)) => Err(format!(
                     "member {member} has {size} bytes, and was closed with {}: it was changed, or \
                      is from another time",
@@ -293,11 +294,11 @@ impl Striped {
                 )),
                 None => Ok(()),
             },
-            Some(State::Open(floor)) if len < floor => Err(format!(
+            Some(HeaderState::Open(floor)) if len < floor => Err(format!(
                 "the members hold {len} bytes without a gap, expected {floor}: a member was \
                  truncated, or comes from another time"
             )),
-            Some(State::Open(_)) => Ok(()),
+            Some(HeaderState::Open(_)) => Ok(()),
         })
     }
 
@@ -306,14 +307,14 @@ impl Striped {
         let Some(files) = &self.files else { return Ok(()) };
         let len = files.physical.load(Ordering::Acquire);
         self.truncate_durably(len)?;
-        self.note(State::Open(len))
+        self.note(HeaderState::Open(len))
     }
 
     /// Creates an empty volume: writes all headers. Durable on return. The first member is marked
     /// as unfinished until the last step. No member is longer than a header until that mark is
     /// stable.
     pub fn create(&self) -> io::Result<()> {
-        let state = self.files.is_some().then_some(State::Closed(0));
+        let state = self.files.is_some().then_some(HeaderState::Closed(0));
         let unfinished = Header { unfinished: true, ..self.header };
         if self.files.is_some() {
             // A header torn by a crash then still has full length.
@@ -337,16 +338,16 @@ impl Striped {
         flushed(|| self.members[0].sync_all())
     }
 
-    fn note(&self, state: State) -> io::Result<()> {
+    fn note(&self, state: HeaderState) -> io::Result<()> {
         self.write_header(self.header, Some(state))?;
         flushed(|| self.members[0].flush())?;
-        if let (Some(files), State::Open(floor)) = (&self.files, state) {
+        if let (Some(files), HeaderState::Open(floor)) = (&self.files, state) {
             *files.floor.lock() = Some(floor);
         }
         Ok(())
     }
 
-    fn write_header(&self, header: Header, state: Option<State>) -> io::Result<()> {
+    fn write_header(&self, header: Header, state: Option<HeaderState>) -> io::Result<()> {
         let block = Buffer::from(&header.encode(state)[..]);
         let member = &self.members[header.member as usize];
         for _ in 0..TRIES_MAX {
@@ -395,7 +396,7 @@ impl Striped {
     ) -> io::Result<Vec<R>> {
         let calls = self.members.iter().map(|member| {
             let member = member.clone();
-            Box::new(move || uninterrupted(|| call(&*member))) as Call<io::Result<R>>
+            Box::new(move || uninterrupted(|| call(&*member))) as PoolJob<io::Result<R>>
         });
         let mut results: Vec<io::Result<R>> = self.pool.all(calls.collect());
         let failed_flush =
@@ -503,7 +504,7 @@ impl Striped {
     fn perform(&self, Split { parts, mut gather }: Split) -> io::Result<u64> {
         let calls = parts.into_iter().map(|(member, io)| {
             let member = self.members[member].clone();
-            Box::new(move || io.perform(&*member)) as Call<io::Result<u64>>
+            Box::new(move || io.perform(&*member)) as PoolJob<io::Result<u64>>
         });
         let results = self.pool.all(calls.collect());
         let outcome = results
@@ -666,7 +667,7 @@ impl Backend for Striped {
         });
         let each = self.members.iter().enumerate().filter_map(|(number, member)| {
             let (member, size) = (member.clone(), self.map.size_of(number, end));
-            let call: Call<io::Result<()>> = match self.map.part_of(number, start..end) {
+            let call: PoolJob<io::Result<()>> = match self.map.part_of(number, start..end) {
                 Some(part) => {
                     Box::new(move || uninterrupted(|| member.allocate(part.start, part.end)))
                 }
@@ -680,7 +681,7 @@ impl Backend for Striped {
         });
         let result: io::Result<()> = self.pool.all(each.collect()).into_iter().collect();
         match &result {
-            Ok(()) => self.grown(end),
+            Ok(()) => self.record_growth(end),
             // Space that only some members got would be missing elsewhere.
             Err(_) => {
                 for (member, size) in self.members.iter().zip(before) {
@@ -700,7 +701,7 @@ impl Backend for Striped {
                 member.write_zeroes(part.start, part.end)?;
             }
         }
-        self.grown(end);
+        self.record_growth(end);
         Ok(())
     }
 
@@ -710,7 +711,7 @@ impl Backend for Striped {
         };
         let floor = *files.floor.lock();
         if floor.is_some_and(|floor| len < floor) {
-            self.note(State::Open(len)).map_err(|error| {
+            self.note(HeaderState::Open(len)).map_err(|error| {
                 match os_error::is_failed_flush(&error) {
                     true => gone("the state of a striped volume could not be made stable", &error),
                     false => error,
@@ -798,7 +799,7 @@ impl Backend for Striped {
         }
         self.truncate_durably(len)?;
         *files.floor.lock() = None;
-        self.note(State::Closed(len))
+        self.note(HeaderState::Closed(len))
     }
 
     fn unlock(&self) {
@@ -858,7 +859,7 @@ fn excluded<'a>(
 }
 
 impl Striped {
-    fn grown(&self, end: u64) {
+    fn record_growth(&self, end: u64) {
         if let Some(files) = &self.files {
             files.physical.fetch_max(end, Ordering::AcqRel);
         }

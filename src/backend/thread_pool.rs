@@ -37,7 +37,7 @@ trait Batch: Send + Sync {
     fn perform_next(&self) -> bool;
 }
 
-pub(super) type Call<R> = Box<dyn FnOnce() -> R + Send>;
+pub(super) type PoolJob<R> = Box<dyn FnOnce() -> R + Send>;
 
 struct Calls<R> {
     state: Mutex<State<R>>,
@@ -46,7 +46,7 @@ struct Calls<R> {
 
 struct State<R> {
     /// The calls with their numbers, in reverse order, since threads take them from the end.
-    left: Vec<(usize, Call<R>)>,
+    left: Vec<(usize, PoolJob<R>)>,
     results: Vec<Option<std::thread::Result<R>>>,
 }
 
@@ -57,7 +57,7 @@ impl ThreadPool {
     }
 
     /// Performs all calls, and returns their results in the same order.
-    pub fn all<R: Send + 'static>(&self, mut calls: Vec<Call<R>>) -> Vec<R> {
+    pub fn all<R: Send + 'static>(&self, mut calls: Vec<PoolJob<R>>) -> Vec<R> {
         if calls.len() < 2 || self.threads_max == 0 {
             return calls.into_iter().map(|call| call()).collect();
         }
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    fn numbers(count: usize) -> Vec<Call<usize>> {
-        (0..count).map(|number| Box::new(move || number) as Call<usize>).collect()
+    fn numbers(count: usize) -> Vec<PoolJob<usize>> {
+        (0..count).map(|number| Box::new(move || number) as PoolJob<usize>).collect()
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         let meet = |barrier: Arc<Barrier>| {
             Box::new(move || {
                 barrier.wait();
-            }) as Call<()>
+            }) as PoolJob<()>
         };
         // It hangs if one call waits for the other.
         pool.all((0..3).map(|_| meet(barrier.clone())).collect());
@@ -225,7 +225,7 @@ mod tests {
             Box::new(move || {
                 barrier.wait();
                 barrier.wait();
-            }) as Call<()>
+            }) as PoolJob<()>
         };
         std::thread::scope(|scope| {
             scope.spawn(|| pool.all(vec![meet(barrier.clone()), meet(barrier.clone())]));
@@ -255,7 +255,7 @@ mod tests {
         let pool = ThreadPool::new(1);
         let ended = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let flag = ended.clone();
-        let calls: Vec<Call<()>> = vec![
+        let calls: Vec<PoolJob<()>> = vec![
             Box::new(|| panic!("on purpose")),
             Box::new(move || flag.store(true, std::sync::atomic::Ordering::SeqCst)),
         ];
@@ -273,13 +273,13 @@ mod models {
     use loom::sync::atomic::{AtomicUsize, Ordering};
 
     /// Calls that count themselves.
-    fn counted(count: &Arc<AtomicUsize>) -> Vec<Call<usize>> {
+    fn counted(count: &Arc<AtomicUsize>) -> Vec<PoolJob<usize>> {
         let call = |number: usize| {
             let count = count.clone();
             Box::new(move || {
                 count.fetch_add(1, Ordering::Relaxed);
                 number
-            }) as Call<usize>
+            }) as PoolJob<usize>
         };
         (0..2usize).map(call).collect()
     }

@@ -2,7 +2,9 @@
 //! stalls or finds no space. Each step checks the rules at the top of `core` on a disk of 16-byte
 //! blocks, byte by byte.
 
-use super::core::{Call, Core, Dio, Failure, FileProps, GrowthJob, Outbox, Outcome, Request, Work};
+use super::core::{
+    Core, Dio, Failure, FileProps, GrowthJob, LeaderTask, Outbox, Outcome, Request, Work,
+};
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::rules::flush::SyncMethod;
@@ -110,7 +112,7 @@ struct Model {
     ops: Vec<Op>,
     in_flight: Vec<InFlight>,
     /// Their leaders are not awake yet.
-    calls: Vec<(usize, Call)>,
+    calls: Vec<(usize, LeaderTask)>,
     grower: Grower,
     disk: Disk,
     /// The end of all extending operations that were submitted.
@@ -219,7 +221,7 @@ impl Model {
             );
             assert!(self.core.pause_growth());
             if !self.wedged {
-                if self.grows && self.random.one_in(2) { self.recycle() } else { self.cut() }
+                if self.grows && self.random.one_in(2) { self.recycle() } else { self.truncate() }
             }
             self.core.resume_growth();
         }
@@ -519,7 +521,7 @@ impl Model {
         }
         if let Some(size) = extends {
             // It was to move the size itself: the engine takes that back.
-            self.disk.cut(*size);
+            self.disk.truncate(*size);
         }
     }
 
@@ -610,7 +612,7 @@ impl Model {
         let extends = |other: &InFlight| other.extends.is_some();
         assert!(!self.in_flight.iter().any(extends), "seed {}: truncated beside writes", self.seed);
         assert!(self.end == end, "seed {}: truncated to {end}, not to {}", self.seed, self.end);
-        self.disk.cut(end);
+        self.disk.truncate(end);
         (self.grows, self.old_to) = (false, 0);
         self.step(|core, out| core.on_growth_ended(out));
         assert!(self.core.prepared().is_none() && self.core.marker().is_none());
@@ -633,9 +635,9 @@ impl Model {
     }
 
     /// `set_len`, alone.
-    fn cut(&mut self) {
+    fn truncate(&mut self) {
         let end = self.random.below(self.core.sizes().written + 3 * BLOCK);
-        self.core.cut(end);
+        self.core.truncate(end);
         self.disk.begin_anew(end);
         self.begin_anew(end, 0);
     }
@@ -778,7 +780,7 @@ impl Disk {
         }
     }
 
-    fn cut(&mut self, len: u64) {
+    fn truncate(&mut self, len: u64) {
         self.both().into_iter().for_each(|bytes| bytes.truncate(len as usize));
     }
 

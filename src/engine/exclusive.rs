@@ -347,7 +347,7 @@ impl Engine {
     fn adopt_truncate(&self, len: u64) {
         // Nothing else runs meanwhile.
         self.kept_to.store(len.min(self.kept_to.load(Ordering::Relaxed)), Ordering::Relaxed);
-        self.adopt(|core| core.cut(len));
+        self.adopt(|core| core.truncate(len));
     }
 
     /// Records a change of the file, even if later steps fail. Nothing of it is grown ahead.

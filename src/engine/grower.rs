@@ -12,14 +12,14 @@
 //! An ordered journal commits these changes in this order, so no step waits for a flush. The first
 //! durable write into the space commits them all: it converts the space, or needs the new size.
 //! Elsewhere each marker is durable before the next step, and the sync of step 4 makes the growth
-//! durable as well. So it is for a marker that says more than a growth.
+//! durable as well. The same holds for a marker that announces more than a growth.
 //!
 //! The marker of step 4 has `grown_from` = the size now reached. No writer writes above it until
 //! the next allocation is complete. Recovery relies on that.
 
 use super::core::{Failure, GrowthJob};
 use super::exclusive::written_above_the_end;
-use super::io::Transfer;
+use super::io::RequestIo;
 use super::truncate::{Attempt, Takes, changed_by_another, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
@@ -203,8 +203,8 @@ impl Engine {
         self.backend.physical_size()
     }
 
-    /// Records that space up to `end` could not be taken back, for a later attempt. Not beside
-    /// another writer, which may own that space by then.
+    /// Records that space up to `end` could not be taken back, for a later attempt. Not called
+    /// beside another writer, which may own that space.
     pub(super) fn leave_behind(&self, end: u64, error: &std::io::Error) {
         if !matches!(os_error::kind(error), ErrorKind::Busy(_)) {
             self.left_behind.fetch_max(end, Ordering::Relaxed);
@@ -339,7 +339,7 @@ impl Engine {
         for start in (from..to).step_by(ZEROS_BYTES) {
             let len = (to - start).min(ZEROS_BYTES as u64);
             let transfer =
-                Transfer::of_write(len, self.alignment.offset).on(self.flushes_each_write);
+                RequestIo::of_write(len, self.alignment.offset).on(self.flushes_each_write);
             let zeros = &[Segment::of(&zeros[..len as usize])];
             let write = || io::write_fully(&*self.backend, zeros, start, transfer);
             match self.flushes_each_write {

@@ -14,7 +14,7 @@ const AGAIN_MAX: u32 = 100;
 
 /// A transfer in progress.
 #[derive(Debug)]
-pub(crate) struct Transfer {
+pub(crate) struct RequestIo {
     kind: Kind,
     total: u64,
     /// Length in bytes of the first, separately issued write.
@@ -37,7 +37,7 @@ enum Kind {
     Flush,
 }
 
-impl Transfer {
+impl RequestIo {
     /// A write of `total` bytes. A short write resumes where it is aligned, so part of it may be
     /// written twice. After an error any part may have been written.
     pub fn of_write(total: u64, align: u64) -> Self {
@@ -142,7 +142,7 @@ impl Transfer {
     }
 }
 
-impl Transfer {
+impl RequestIo {
     /// The error of a durable call, after the same call without a flush. If that finds no space
     /// either, the first call did not reach its flush. Otherwise the flush may have failed. Another
     /// program may also have freed space in between: a false error is better than lost data.
@@ -160,7 +160,7 @@ pub(crate) fn write_fully(
     backend: &dyn Backend,
     segments: &[Segment],
     offset: u64,
-    mut transfer: Transfer,
+    mut transfer: RequestIo,
 ) -> io::Result<()> {
     loop {
         let (part, dsync) = (transfer.part(), transfer.dsync());
@@ -190,7 +190,7 @@ pub(crate) fn read_fully(
     offset: u64,
     align: u64,
 ) -> io::Result<u64> {
-    let mut transfer = Transfer::of_read(into.len() as u64, align);
+    let mut transfer = RequestIo::of_read(into.len() as u64, align);
     loop {
         let done = transfer.part().start;
         if let Some(result) = transfer
@@ -237,7 +237,7 @@ mod tests {
 
     /// The error of a durable write that finds no space, if its repetition returns `again`.
     fn after_no_space(again: io::Result<u64>) -> io::Error {
-        let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
+        let mut transfer = RequestIo::of_write(4096, 4096).with_flush(true);
         assert!(transfer.dsync());
         assert!(transfer.on_result(os(libc::ENOSPC)).is_none(), "the call is made again");
         assert!(!transfer.dsync(), "without a flush");
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn no_space_where_each_write_flushes_is_told_apart_without_a_write() {
         for dsync in [false, true] {
-            let mut transfer = Transfer::of_write(4096, 4096).with_flush(dsync).on(true);
+            let mut transfer = RequestIo::of_write(4096, 4096).with_flush(dsync).on(true);
             assert!(!transfer.asks_for_space());
             assert!(transfer.on_result(os(libc::ENOSPC)).is_none());
             assert!(transfer.asks_for_space());
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_write_put_off_while_it_is_told_apart_is_made_again() {
-        let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
+        let mut transfer = RequestIo::of_write(4096, 4096).with_flush(true);
         let results = [os(libc::ENOSPC), os(libc::EAGAIN), os(libc::EINTR)];
         assert!(results.into_iter().all(|result| transfer.on_result(result).is_none()));
         assert!(matches!(
@@ -284,12 +284,12 @@ mod tests {
     #[test]
     fn a_flush_that_failed_is_not_tried_again() {
         for errno in [libc::EAGAIN, libc::ENOSPC, libc::EIO] {
-            let error = Transfer::of_flush()
+            let error = RequestIo::of_flush()
                 .on_result(os(errno))
                 .expect("it ended")
                 .expect_err("it failed");
             assert!(os_error::is_failed_flush(&error), "{errno}");
-            let mut write = Transfer::of_write(4096, 4096).with_flush(true);
+            let mut write = RequestIo::of_write(4096, 4096).with_flush(true);
             assert!(write.on_result(Err(error)).is_some(), "the flush behind a write");
         }
     }

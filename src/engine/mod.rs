@@ -33,7 +33,7 @@ mod truncate;
 mod waiter;
 
 pub(crate) use core::FileProps;
-pub(crate) use io::{Transfer, part_of, read_fully, write_fully};
+pub(crate) use io::{RequestIo, part_of, read_fully, write_fully};
 pub(crate) use reading::read_up_to;
 
 use crate::backend::Backend;
@@ -54,7 +54,7 @@ use crate::sync::{CachePadded, Condvar, JoinHandle, Mutex, MutexGuard, yield_now
 use crate::sys::probe::Alignment;
 use crate::text::shown;
 use abort::AbortOnPanic;
-use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
+use core::{Core, Dio, Failure, LeaderTask, Outbox, Request, Work};
 use packing::Packer;
 use placement::Placement;
 use process::{Ended, FileSystems, Flushing, Process};
@@ -217,7 +217,7 @@ impl Engine {
             Course::Core(dio) => self.run(dio, durable).map(drop).map_err(fail),
             Course::Direct(_) => {
                 let segments = &[Segment::of(data)];
-                let transfer = Transfer::of_write(data.len() as u64, self.alignment.offset)
+                let transfer = RequestIo::of_write(data.len() as u64, self.alignment.offset)
                     .with_flush(durable);
                 let result = io::write_fully(&*self.backend, segments, offset, transfer);
                 self.judge_write(result, offset).map_err(|failure| fail(failure.kind))
@@ -382,7 +382,7 @@ impl Engine {
             match me.next(durable) {
                 News::Work(Task::Request(request)) => self.perform(request),
                 News::Work(Task::Flush(turn, request)) => self.perform_in_turn(turn, request),
-                News::Work(Task::Call(call)) => self.on_called(call, durable),
+                News::Work(Task::Lead(call)) => self.on_called(call, durable),
                 News::Done(outcome) => return outcome,
             }
         }
@@ -399,7 +399,7 @@ impl Engine {
             request.owner.clone().assign(Task::Request(request));
         }
         for (owner, call) in out.calls {
-            owner.assign(Task::Call(call));
+            owner.assign(Task::Lead(call));
         }
         for (token, outcome) in out.outcomes {
             token.finish(outcome);
@@ -437,7 +437,7 @@ impl Engine {
 
     /// Runs a call as the leader. A durable batch is worth a yield to operations of the file that
     /// are about to join.
-    fn on_called(self: &Arc<Self>, call: Call, durable: bool) {
+    fn on_called(self: &Arc<Self>, call: LeaderTask, durable: bool) {
         if durable && self.may_gather() {
             yield_now();
         }
@@ -469,7 +469,7 @@ impl Engine {
     /// Asks for the turn of a flush that may be shared, as [`FileSystems::share`].
     fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
         let least = self.journal().least_reach();
-        match self.placement.needs(|| flushed(|| self.backend.write_back())) {
+        match self.placement.prepare_flush(|| flushed(|| self.backend.write_back())) {
             Ok(needs) => self.fs.share(request, needs.max(least), others),
             Err(error) if os_error::is_failed_flush(&error) => {
                 self.fs.wedge(self.cause(Operation::Flush, None, &error));
@@ -510,8 +510,8 @@ impl Engine {
         self.journal.as_deref().expect("a file with shared flushes has one")
     }
 
-    fn transfer_of(&self, work: &Work) -> Transfer {
-        Transfer::of_work(work, self.alignment.offset).on(self.flushes_each_write)
+    fn transfer_of(&self, work: &Work) -> RequestIo {
+        RequestIo::of_work(work, self.alignment.offset).on(self.flushes_each_write)
     }
 
     /// Prepares a request: packs records into whole blocks. Begins the flush that it carries or is.

@@ -2,7 +2,7 @@
 //!
 //! A write in place needs the device only ([`Committed`]). All other writes, and changes of the
 //! size or the extents, need a commit. Each of them is recorded before a flush asks that covers it.
-//! Any commit for all files will do that began afterwards: it has a number in the ledger.
+//! Any later commit for all files is sufficient: it has a higher number in the ledger.
 //!
 //! A write that is not known to be in place may also be in the page cache. So its file is written
 //! back, which may move its blocks, before that commit.
@@ -23,7 +23,7 @@ pub(super) struct Placement {
     /// The flush that covers the last change that needs a commit, if it commits. Stored only if it
     /// changes: each write reads it.
     changed: AtomicU64,
-    /// A write may be anywhere, also in the page cache.
+    /// A write may be in the page cache.
     is_unplaced: AtomicBool,
     committed: Mutex<Committed>,
 }
@@ -61,11 +61,11 @@ impl Placement {
     }
 
     fn is_in_place(&self, backend: &dyn Backend, range: Range<u64>) -> io::Result<bool> {
-        if !self.committed.lock().is_worth_a_look() {
+        if !self.committed.lock().take_look() {
             return Ok(false);
         }
         let Places { found, .. } = backend.places(range.clone())?;
-        if self.committed.lock().holds(&range, &found, self.fs.committed_to()) {
+        if self.committed.lock().record_write(&range, &found, self.fs.committed_to()) {
             return Ok(true);
         }
         // Later writes may go to the rest of the extents.
@@ -104,9 +104,9 @@ impl Placement {
         result
     }
 
-    /// What a flush needs that asks now. Only the flush of the file itself would write it back, so
-    /// `write_back` does that first.
-    pub fn needs(&self, write_back: impl FnOnce() -> io::Result<()>) -> io::Result<Reach> {
+    /// Returns what a flush needs now. Writes the file back first, because only a flush of this
+    /// file would.
+    pub fn prepare_flush(&self, write_back: impl FnOnce() -> io::Result<()>) -> io::Result<Reach> {
         if self.is_unplaced.swap(false, Ordering::AcqRel) {
             write_back().inspect_err(|_| self.on_written_anywhere())?;
             self.need_commit();
@@ -137,7 +137,7 @@ mod tests {
             calls.set(calls.get() + 1);
             Ok(())
         };
-        let needs = || placement.needs(count).expect("no error");
+        let needs = || placement.prepare_flush(count).expect("no error");
         for count in 1..3 {
             placement.on_written_anywhere();
             placement.changed.store(0, Ordering::Release);
@@ -147,7 +147,9 @@ mod tests {
         placement.changed.store(0, Ordering::Release);
         assert_eq!(needs(), Reach::Device);
         placement.on_written_anywhere();
-        placement.needs(|| Err(io::ErrorKind::Other.into())).expect_err("it is not written back");
+        placement
+            .prepare_flush(|| Err(io::ErrorKind::Other.into()))
+            .expect_err("it is not written back");
         placement.changed.store(0, Ordering::Release);
         assert_eq!((needs(), calls.get()), (Reach::FileSystem, 3), "it is tried again");
     }

@@ -225,7 +225,7 @@ impl Process {
         let fs = known
             .entry(dev)
             .or_insert_with(|| Arc::new(FileSystem { dev, ..FileSystem::default() }));
-        fs.mounts.lock().seen(through);
+        fs.mounts.lock().record(through);
         fs.clone()
     }
 }
@@ -371,7 +371,7 @@ impl FileSystem {
         mounts.known.retain(|mount| sys::probe::mount_exists(*mount));
         let still = mounts.unnumbered || mounts.of_the_parent || !mounts.known.is_empty();
         if still {
-            mounts.seen(through);
+            mounts.record(through);
             mounts.find_all(self.dev);
         }
         if let Some(cause) = self.wedged().filter(|_| still && mounts.known != known_before) {
@@ -564,7 +564,7 @@ fn hand_back((turn, request): (Turn, Request<Token>)) {
 }
 
 impl Mounts {
-    fn seen(&mut self, through: Through) {
+    fn record(&mut self, through: Through) {
         match through {
             Through::Device => {}
             Through::Unnumbered => self.unnumbered = true,
@@ -580,7 +580,7 @@ impl Mounts {
         if dev != 0 && !self.known.is_empty() {
             sys::probe::mounts_of(dev)
                 .into_iter()
-                .for_each(|mount| self.seen(Through::Mount(mount)));
+                .for_each(|mount| self.record(Through::Mount(mount)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A read of any range into any memory, in progress: piece by piece, each a transfer of whole
 //! blocks.
 
-use super::io::{self, Transfer};
+use super::io::{self, RequestIo};
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::rules::bounce::{self, Aligned, Left, Piece};
@@ -34,8 +34,8 @@ impl Reading {
     }
 
     /// The transfer of the current piece.
-    pub fn transfer(&self) -> Transfer {
-        Transfer::of_read(self.piece.len, self.aligned.block)
+    pub fn transfer(&self) -> RequestIo {
+        RequestIo::of_read(self.piece.len, self.aligned.block)
     }
 
     /// The memory of the piece without its first `skip` bytes, and the file offset to fill it from.

@@ -94,7 +94,7 @@ fn try_to_recover_by(
         }
         (Verdict::EndKnown, Recover::Truncate | Recover::Force)
         | (Verdict::ModifiedExternally(_), Recover::Force) => {
-            if let Attempt::Changed(_) = cut(backend, marker, &found, &view.extents)? {
+            if let Attempt::Changed(_) = truncate_to_end(backend, marker, &found, &view.extents)? {
                 return Ok(None);
             }
             None
@@ -157,7 +157,7 @@ fn adopt(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<
     flushed(|| backend.sync_all())
 }
 
-fn cut(
+fn truncate_to_end(
     backend: &dyn Backend,
     marker: Marker,
     found: &Recovery,

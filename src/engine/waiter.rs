@@ -1,6 +1,6 @@
 //! Blocks a caller until it gets a task, for itself and others, or its outcome.
 
-use super::core::{Call, Outcome, Request};
+use super::core::{LeaderTask, Outcome, Request};
 use super::token::Token;
 use crate::rules::flush::Turn;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,7 @@ pub(super) enum Task {
     Request(Request<Token>),
     /// A flush that waited for its turn.
     Flush(Turn, Request<Token>),
-    Call(Call),
+    Lead(LeaderTask),
 }
 
 /// The reason of a wake-up.
@@ -130,9 +130,9 @@ mod loom_models {
     use loom::thread;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    fn call(news: News) -> Call {
+    fn call(news: News) -> LeaderTask {
         match news {
-            News::Work(Task::Call(call)) => call,
+            News::Work(Task::Lead(call)) => call,
             _ => panic!("no call"),
         }
     }
@@ -156,10 +156,10 @@ mod loom_models {
             explore(None, move || {
                 let me = mine();
                 let other = beside(&me, |waiter| {
-                    waiter.assign(Task::Call(Call::Extend));
+                    waiter.assign(Task::Lead(LeaderTask::Extend));
                     waiter.finish(Ok(7));
                 });
-                assert_eq!(call(me.next(durable)), Call::Extend);
+                assert_eq!(call(me.next(durable)), LeaderTask::Extend);
                 assert_eq!(outcome(me.next(durable)), Ok(7));
                 other.join().unwrap();
             });
@@ -172,11 +172,11 @@ mod loom_models {
             explore(4, move || {
                 let me = mine();
                 let others = [
-                    beside(&me, |waiter| waiter.assign(Task::Call(Call::Extend))),
-                    beside(&me, |waiter| waiter.assign(Task::Call(Call::Flush))),
+                    beside(&me, |waiter| waiter.assign(Task::Lead(LeaderTask::Extend))),
+                    beside(&me, |waiter| waiter.assign(Task::Lead(LeaderTask::Flush))),
                 ];
                 let calls = [call(me.next(durable)), call(me.next(durable))];
-                assert!(calls.contains(&Call::Extend) && calls.contains(&Call::Flush));
+                assert!(calls.contains(&LeaderTask::Extend) && calls.contains(&LeaderTask::Flush));
                 me.finish(Ok(0));
                 assert_eq!(outcome(me.next(durable)), Ok(0));
                 others.into_iter().for_each(|other| other.join().unwrap());
@@ -197,10 +197,10 @@ mod loom_models {
             let second = mine();
             counts[usize::from(Arc::as_ptr(&second) == was)].fetch_add(1, Relaxed);
             let next = beside(&second, |waiter| {
-                waiter.assign(Task::Call(Call::Flush));
+                waiter.assign(Task::Lead(LeaderTask::Flush));
                 waiter.finish(Ok(2));
             });
-            assert_eq!(call(second.next(true)), Call::Flush);
+            assert_eq!(call(second.next(true)), LeaderTask::Flush);
             assert_eq!(outcome(second.next(true)), Ok(2));
             last.join().unwrap();
             next.join().unwrap();

@@ -24,7 +24,7 @@ use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::Limits;
 use crate::rules::recovery::{self, Recovery};
 use crate::rules::stripe::{
-    self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict,
+    self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, HeaderState, MEMBERS_MAX, MembersFound,
 };
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
@@ -373,14 +373,14 @@ impl BringUp<'_> {
         let (header, state, is_new) = match verdict(&members, chunk_bytes)
             .map_err(|kind| self.fail(kind))?
         {
-            Verdict::Volume(header, state) => (header, state, false),
-            Verdict::Create(begun) if self.request.create || self.request.create_new => {
+            MembersFound::Volume(header, state) => (header, state, false),
+            MembersFound::Create(begun) if self.request.create || self.request.create_new => {
                 let (volume, count) = (begun.unwrap_or(self.id), members.len() as u32);
                 let header =
                     Header { volume, members: count, member: 0, chunk_bytes, unfinished: false };
-                (header, Some(State::Closed(0)), true)
+                (header, Some(HeaderState::Closed(0)), true)
             }
-            Verdict::Create(_) => return Err(self.fail(nothing_there())),
+            MembersFound::Create(_) => return Err(self.fail(nothing_there())),
         };
         let mut facts = joint_facts(&members, header);
         let (value, required) = (chunk_bytes, facts.alignment.append);
@@ -538,10 +538,13 @@ fn advised(why: &str) -> String {
 }
 
 /// Returns the volume of the members.
-fn volume_of(members: &[Member], chunk_bytes: u64) -> Result<(Header, Option<State>), ErrorKind> {
+fn volume_of(
+    members: &[Member],
+    chunk_bytes: u64,
+) -> Result<(Header, Option<HeaderState>), ErrorKind> {
     match verdict(members, chunk_bytes)? {
-        Verdict::Volume(header, state) => Ok((header, state)),
-        Verdict::Create(_) => Err(nothing_there()),
+        MembersFound::Volume(header, state) => Ok((header, state)),
+        MembersFound::Create(_) => Err(nothing_there()),
     }
 }
 
@@ -550,7 +553,7 @@ fn nothing_there() -> ErrorKind {
 }
 
 /// Judges the headers of the members.
-fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
+fn verdict(members: &[Member], chunk_bytes: u64) -> Result<MembersFound, ErrorKind> {
     check_kinds(members)?;
     let found: Vec<_> = members
         .iter()

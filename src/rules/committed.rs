@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Written blocks that belong to one file alone, adjacent on the device. All in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MappedExtent {
     /// The first byte in the file.
     pub start: u64,
     /// The byte after the last.
@@ -39,7 +39,7 @@ pub struct Committed {
 
 #[derive(Debug)]
 struct Known {
-    place: Place,
+    place: MappedExtent,
     /// The flush that covers it ([`Ledger::ticket`](super::flush::Ledger::ticket)).
     ticket: u64,
 }
@@ -54,8 +54,8 @@ const MISSES_MAX: u32 = 16;
 const SKIPS_MAX: u32 = 64;
 
 impl Committed {
-    /// Whether it is worth a look where a write went.
-    pub fn is_worth_a_look(&mut self) -> bool {
+    /// Returns whether to look up the extents of the next write, and counts the skipped writes.
+    pub fn take_look(&mut self) -> bool {
         if self.misses < MISSES_MAX || self.skipped >= SKIPS_MAX {
             self.skipped = 0;
             return true;
@@ -64,9 +64,14 @@ impl Committed {
         false
     }
 
-    /// Whether a finished write went into committed extents. `found` is where its blocks are now,
-    /// and `committed_to` the last flush that committed.
-    pub fn holds(&mut self, range: &Range<u64>, found: &[Place], committed_to: u64) -> bool {
+    /// Returns whether a finished write went into committed extents, and counts the misses. `found`
+    /// is where its blocks are now, and `committed_to` the last flush that committed.
+    pub fn record_write(
+        &mut self,
+        range: &Range<u64>,
+        found: &[MappedExtent],
+        committed_to: u64,
+    ) -> bool {
         let is_committed = |known: &Known| known.ticket <= committed_to;
         let holds = cover(found, range)
             && found.iter().all(|place| {
@@ -83,7 +88,7 @@ impl Committed {
 
     /// Takes all places that a look found in a range. It began at `before`. The flush `ticket`, the
     /// next to begin after it, covers them if it commits.
-    pub fn see(&mut self, range: Range<u64>, found: &[Place], before: Moment, ticket: u64) {
+    pub fn see(&mut self, range: Range<u64>, found: &[MappedExtent], before: Moment, ticket: u64) {
         if before != self.now() {
             return;
         }
@@ -111,7 +116,7 @@ impl Committed {
     }
 }
 
-impl Place {
+impl MappedExtent {
     /// Whether the other place is part of this one.
     fn contains(&self, other: &Self) -> bool {
         let is_inside = self.start <= other.start && other.end <= self.end;
@@ -131,7 +136,7 @@ impl Place {
 }
 
 /// Whether the places, which are in order, cover the range.
-fn cover(places: &[Place], range: &Range<u64>) -> bool {
+fn cover(places: &[MappedExtent], range: &Range<u64>) -> bool {
     let reached = places.iter().fold(range.start, |reached, place| {
         if place.start <= reached { reached.max(place.end) } else { reached }
     });
@@ -142,12 +147,12 @@ fn cover(places: &[Place], range: &Range<u64>) -> bool {
 mod tests {
     use super::*;
 
-    fn place(start: u64, end: u64, physical: u64) -> Place {
-        Place { start, end, physical }
+    fn place(start: u64, end: u64, physical: u64) -> MappedExtent {
+        MappedExtent { start, end, physical }
     }
 
     /// The places that were seen before a commit.
-    fn committed(places: &[Place]) -> Committed {
+    fn committed(places: &[MappedExtent]) -> Committed {
         let mut committed = Committed::default();
         committed.see(0..100, places, committed.now(), 1);
         committed
@@ -156,18 +161,21 @@ mod tests {
     #[test]
     fn a_write_into_committed_extents_is_in_place() {
         let mut committed = committed(&[place(0, 8, 100), place(8, 16, 200)]);
-        assert!(committed.holds(&(2..4), &[place(2, 4, 102)], 1));
-        assert!(committed.holds(&(6..10), &[place(6, 8, 106), place(8, 10, 200)], 1));
+        assert!(committed.record_write(&(2..4), &[place(2, 4, 102)], 1));
+        assert!(committed.record_write(&(6..10), &[place(6, 8, 106), place(8, 10, 200)], 1));
     }
 
     #[test]
     fn a_block_that_has_moved_or_is_missing_is_not_in_place() {
         let mut committed = committed(&[place(0, 8, 100)]);
-        assert!(!committed.holds(&(2..4), &[place(2, 4, 103)], 1), "moved");
-        assert!(!committed.holds(&(2..4), &[], 1), "not written, or shared");
-        assert!(!committed.holds(&(2..4), &[place(2, 3, 102)], 1), "partly written");
-        assert!(!committed.holds(&(6..10), &[place(6, 10, 106)], 1), "the extent has grown");
-        assert!(!committed.holds(&(2..4), &[place(3, 4, 103)], 1), "the beginning is missing");
+        assert!(!committed.record_write(&(2..4), &[place(2, 4, 103)], 1), "moved");
+        assert!(!committed.record_write(&(2..4), &[], 1), "not written, or shared");
+        assert!(!committed.record_write(&(2..4), &[place(2, 3, 102)], 1), "partly written");
+        assert!(!committed.record_write(&(6..10), &[place(6, 10, 106)], 1), "the extent has grown");
+        assert!(
+            !committed.record_write(&(2..4), &[place(3, 4, 103)], 1),
+            "the beginning is missing"
+        );
     }
 
     /// A write right after the first write of its block: the commit of that one may be to come.
@@ -175,8 +183,8 @@ mod tests {
     fn an_extent_counts_once_a_later_commit_has_succeeded() {
         let (mut committed, seen) = (Committed::default(), [place(0, 8, 100)]);
         committed.see(0..8, &seen, committed.now(), 5);
-        assert!(!committed.holds(&(0..8), &seen, 4), "that commit began before");
-        assert!(committed.holds(&(0..8), &seen, 5));
+        assert!(!committed.record_write(&(0..8), &seen, 4), "that commit began before");
+        assert!(committed.record_write(&(0..8), &seen, 5));
     }
 
     /// Another program punched a hole there. A later write may get the same block again.
@@ -185,8 +193,11 @@ mod tests {
         let mut committed = committed(&[place(0, 8, 100), place(20, 28, 200)]);
         let now = [place(0, 3, 100), place(5, 8, 105)];
         committed.see(0..10, &now, committed.now(), 2);
-        assert!(!committed.holds(&(3..5), &[place(3, 5, 103)], 1));
-        assert!(committed.holds(&(20..28), &[place(20, 28, 200)], 1), "it was not looked at");
+        assert!(!committed.record_write(&(3..5), &[place(3, 5, 103)], 1));
+        assert!(
+            committed.record_write(&(20..28), &[place(20, 28, 200)], 1),
+            "it was not looked at"
+        );
     }
 
     #[test]
@@ -195,7 +206,7 @@ mod tests {
         let before = committed.now();
         committed.change();
         committed.see(0..8, &[place(0, 8, 100)], before, 1);
-        assert!(!committed.holds(&(0..8), &[place(0, 8, 100)], 1));
+        assert!(!committed.record_write(&(0..8), &[place(0, 8, 100)], 1));
     }
 
     #[test]
@@ -203,15 +214,15 @@ mod tests {
         let mut committed = Committed::default();
         let mut looks = 0;
         for _ in 0..1000 {
-            if committed.is_worth_a_look() {
+            if committed.take_look() {
                 looks += 1;
-                committed.holds(&(0..8), &[], 1);
+                committed.record_write(&(0..8), &[], 1);
             }
         }
         assert!((MISSES_MAX..=MISSES_MAX + 1000 / SKIPS_MAX).contains(&looks), "{looks}");
         let mut committed = self::committed(&[place(0, 8, 100)]);
         assert!((0..1000).all(|_| {
-            committed.is_worth_a_look() && committed.holds(&(0..8), &[place(0, 8, 100)], 1)
+            committed.take_look() && committed.record_write(&(0..8), &[place(0, 8, 100)], 1)
         }));
     }
 
@@ -243,7 +254,7 @@ mod tests {
     }
 
     impl Model {
-        fn places(&self) -> Vec<Place> {
+        fn places(&self) -> Vec<MappedExtent> {
             let blocks = self.now.iter().zip(0..);
             blocks.filter_map(|(at, n)| at.map(|physical| place(n, n + 1, physical))).collect()
         }
@@ -282,7 +293,7 @@ mod tests {
                 self.places().into_iter().filter(|it| it.start == block as u64).collect();
             let before = self.committed.now();
             let range = block as u64..block as u64 + 1;
-            if self.committed.holds(&range, &found, self.committed_to) {
+            if self.committed.record_write(&range, &found, self.committed_to) {
                 assert_eq!(self.on_disk[block], self.now[block], "{:?}", self.committed);
                 self.in_place += 1;
             } else {

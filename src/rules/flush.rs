@@ -184,11 +184,11 @@ impl Ledger {
 /// The models of loom have a few threads only.
 pub const SHARERS_MIN: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// So many shared flushes later one commits, whatever they need. ext4 compares the numbers of its
-/// commits in 31 bits: fsync of a file whose last commit is further back flushes nothing.
+/// One in this many shared flushes commits. ext4 compares the numbers of its commits in 31 bits:
+/// fsync of a file whose last commit is further back flushes nothing.
 const WITHOUT_COMMIT_MAX: u32 = 4096;
 
-/// How a flush goes on that may be shared.
+/// The next step of a flush that may be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// It flushes its own file.
@@ -314,8 +314,8 @@ impl<T> Domain<T> {
         self.ledger.begin()
     }
 
-    /// Records the submission of a shared flush. Returns its number, and the reach that those which
-    /// wait need. None if another flush has taken the lead: then the elected one asks again.
+    /// Records the submission of a shared flush. Returns its number, and the reach that the waiting
+    /// flushes need. None if another flush has taken the lead: then the elected one asks again.
     pub fn lead(&mut self, election: Election) -> Option<(u64, Reach)> {
         let Phase::Called { needs, .. } = self.phase else { return None };
         if self.election != election {

@@ -1,5 +1,5 @@
-//! Which concurrent operations go out as one request, and which parts of one operation do that lie
-//! at several offsets. Values only.
+//! Decides which concurrent operations share a request, and how one operation splits into requests.
+//! Values only.
 
 use std::cmp::Ordering;
 

@@ -53,7 +53,7 @@ impl Sizes {
     }
 
     /// Records that i_size was set to `len` durably, with nothing in flight.
-    pub fn cut(&mut self, len: u64) {
+    pub fn truncate(&mut self, len: u64) {
         *self = Self::settled(len);
     }
 
@@ -88,7 +88,7 @@ mod tests {
         sizes.written_to(8192);
         sizes.durable_to(8192);
         assert_eq!(sizes, Sizes { physical: 65536, reserved: 12288, written: 8192, durable: 8192 });
-        sizes.cut(8192);
+        sizes.truncate(8192);
         assert_eq!(sizes, Sizes::settled(8192));
     }
 
@@ -192,7 +192,7 @@ mod tests {
             Change::Reserve(end) => sizes.reserve_to(end as u64),
             Change::Written(end) => sizes.written_to(end as u64),
             Change::Durable(end) => sizes.durable_to(end as u64),
-            Change::Cut(end) => sizes.cut(end as u64),
+            Change::Cut(end) => sizes.truncate(end as u64),
             Change::TakeBack(end) => sizes.take_back_to(end as u64),
             Change::Recycle => sizes.recycle(),
         }

@@ -59,7 +59,7 @@ pub struct Header {
 
 /// The state of a volume of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum HeaderState {
     /// The last writer closed it, with this length.
     Closed(u64),
     /// A writer has it open, or was interrupted. No truncate went below this length since.
@@ -72,23 +72,23 @@ pub enum Found {
     /// Nothing: a file with at most zeros in place of a header, or a device with zeros there.
     Blank,
     /// A member. The first has a state, if the members are files.
-    Member(Header, Option<State>),
+    Member(Header, Option<HeaderState>),
     /// Other content, in words.
     Other(String),
 }
 
 /// The judgement of all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MembersFound {
     /// They are a volume.
-    Volume(Header, Option<State>),
+    Volume(Header, Option<HeaderState>),
     /// They may become a volume, with this id if an earlier creation began.
     Create(Option<[u8; 16]>),
 }
 
 impl Header {
     /// Returns the first block of the member, with the state if it has one.
-    pub fn encode(&self, state: Option<State>) -> [u8; HEADER_BYTES] {
+    pub fn encode(&self, state: Option<HeaderState>) -> [u8; HEADER_BYTES] {
         let mut block = [0; HEADER_BYTES];
         block[..14].copy_from_slice(MAGIC);
         block[14] = VERSION;
@@ -106,7 +106,7 @@ impl Header {
     }
 }
 
-impl State {
+impl HeaderState {
     fn encode(self, sector: &mut [u8]) {
         let (kind, len) = match self {
             Self::Closed(len) => (0, len),
@@ -157,11 +157,11 @@ pub fn parse(block: &[u8]) -> Found {
         chunk_bytes: u64_at(block, 40),
         unfinished: block[15] != 0,
     };
-    Found::Member(header, State::decode(&block[SECTOR_BYTES..2 * SECTOR_BYTES]))
+    Found::Member(header, HeaderState::decode(&block[SECTOR_BYTES..2 * SECTOR_BYTES]))
 }
 
 /// Judges these members in their order. The error gives in words why they are no volume.
-pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<Verdict, String> {
+pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<MembersFound, String> {
     let count = found.len();
     for (place, found) in found.iter().enumerate() {
         if let Found::Other(why) = found {
@@ -173,7 +173,7 @@ pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<Verdict, String> {
     };
     let Found::Member(volume, state) = &found[0] else {
         let all_blank = found.iter().all(|found| *found == Found::Blank);
-        return if all_blank { Ok(Verdict::Create(None)) } else { missing(0) };
+        return if all_blank { Ok(MembersFound::Create(None)) } else { missing(0) };
     };
     for (place, found) in found.iter().enumerate() {
         let Found::Member(header, _) = found else {
@@ -202,9 +202,9 @@ pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<Verdict, String> {
         }
     }
     Ok(if volume.unfinished {
-        Verdict::Create(Some(volume.volume))
+        MembersFound::Create(Some(volume.volume))
     } else {
-        Verdict::Volume(*volume, *state)
+        MembersFound::Volume(*volume, *state)
     })
 }
 
@@ -229,7 +229,9 @@ mod tests {
 
     fn members() -> Vec<Found> {
         (0..3)
-            .map(|member| Found::Member(header(member), (member == 0).then_some(State::Closed(9))))
+            .map(|member| {
+                Found::Member(header(member), (member == 0).then_some(HeaderState::Closed(9)))
+            })
             .collect()
     }
 
@@ -239,14 +241,14 @@ mod tests {
 
     #[test]
     fn parses_what_it_encodes() {
-        for state in [None, Some(State::Closed(5)), Some(State::Open(u64::MAX))] {
+        for state in [None, Some(HeaderState::Closed(5)), Some(HeaderState::Open(u64::MAX))] {
             assert_eq!(parse(&header(2).encode(state)), Found::Member(header(2), state));
         }
     }
 
     #[test]
     fn any_flipped_bit_is_noticed() {
-        let good = header(1).encode(Some(State::Closed(77)));
+        let good = header(1).encode(Some(HeaderState::Closed(77)));
         for bit in (0..52 * 8).chain(512 * 8..532 * 8) {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -258,13 +260,13 @@ mod tests {
     fn members_in_their_places_are_a_volume() {
         assert_eq!(
             judge(&members(), CHUNK),
-            Ok(Verdict::Volume(header(0), Some(State::Closed(9))))
+            Ok(MembersFound::Volume(header(0), Some(HeaderState::Closed(9))))
         );
     }
 
     #[test]
     fn nothing_is_to_become_a_volume() {
-        assert_eq!(judge(&[Found::Blank, Found::Blank], CHUNK), Ok(Verdict::Create(None)));
+        assert_eq!(judge(&[Found::Blank, Found::Blank], CHUNK), Ok(MembersFound::Create(None)));
     }
 
     #[test]
@@ -290,9 +292,9 @@ mod tests {
     fn a_creation_that_was_cut_off_is_resumed_and_a_lost_first_member_is_not() {
         let mut cut_off = members();
         cut_off[0] =
-            Found::Member(Header { unfinished: true, ..header(0) }, Some(State::Closed(0)));
+            Found::Member(Header { unfinished: true, ..header(0) }, Some(HeaderState::Closed(0)));
         cut_off[2] = Found::Blank;
-        assert_eq!(judge(&cut_off, CHUNK), Ok(Verdict::Create(Some([7; 16]))));
+        assert_eq!(judge(&cut_off, CHUNK), Ok(MembersFound::Create(Some([7; 16]))));
         cut_off[1] = Found::Member(Header { volume: [8; 16], ..header(1) }, None);
         assert_eq!(refusal(&cut_off), "member 1 belongs to another volume than member 0");
         let mut lost = members();

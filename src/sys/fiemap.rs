@@ -1,6 +1,6 @@
 //! The extents of a file, by FIEMAP. SEEK_HOLE is unsuitable: it reports cached pages as data.
 
-use crate::rules::committed::Place;
+use crate::rules::committed::MappedExtent;
 use crate::rules::recovery::Extent;
 use smallvec::SmallVec;
 use std::io;
@@ -61,7 +61,7 @@ pub(crate) fn extents(fd: BorrowedFd<'_>, from: u64) -> io::Result<Vec<Extent>> 
 pub(crate) fn places<const N: usize>(
     fd: BorrowedFd<'_>,
     range: Range<u64>,
-) -> io::Result<(u64, SmallVec<[Place; 1]>)> {
+) -> io::Result<(u64, SmallVec<[MappedExtent; 1]>)> {
     let mut request = Request::<N> {
         start: range.start,
         length: range.end - range.start,
@@ -80,10 +80,10 @@ pub(crate) fn places<const N: usize>(
 
 impl RawExtent {
     /// The part in the range, if it is written and belongs to this file alone.
-    fn place_in(&self, range: &Range<u64>) -> Option<Place> {
+    fn place_in(&self, range: &Range<u64>) -> Option<MappedExtent> {
         let Self { logical: start, physical, .. } = *self;
         let is_plain = self.flags & !(EXTENT_LAST | EXTENT_MERGED) == 0;
-        let place = Place { start, end: start + self.length, physical };
+        let place = MappedExtent { start, end: start + self.length, physical };
         if is_plain { place.part_in(range) } else { None }
     }
 }

@@ -893,7 +893,7 @@ int dioxide_open_striped(const char *const *paths,
  *
  * Both paths are strings; `options` has as many bytes as its size says.
  */
-int dioxide_open_within(const char *volume,
+int dioxide_open_in_image(const char *volume,
                         const char *path,
                         int flags,
                         const struct dioxide_options *options,

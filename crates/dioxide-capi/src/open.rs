@@ -156,14 +156,14 @@ pub unsafe extern "C" fn dioxide_open_striped(
 ///
 /// Both paths are strings; `options` has as many bytes as its size says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dioxide_open_within(
+pub unsafe extern "C" fn dioxide_open_in_image(
     volume: *const c_char,
     path: *const c_char,
     flags: c_int,
     options: *const dioxide_options,
     file: *mut *mut dioxide_file,
 ) -> c_int {
-    answer("dioxide_open_within", || {
+    answer("dioxide_open_in_image", || {
         // SAFETY: as the caller promises.
         unsafe {
             give_handle(file, "file", || {

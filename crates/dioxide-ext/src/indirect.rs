@@ -285,7 +285,7 @@ impl Map {
 
     /// Truncates the file to `keep` blocks. Returns the freed blocks, including tables. All of
     /// those are known.
-    pub fn cut(&mut self, keep: u64) -> Blocks {
+    pub fn truncate(&mut self, keep: u64) -> Blocks {
         let mut freed = Blocks::default();
         for (root, depth, kept) in self.cuts(keep) {
             self.roots[root] = self.truncate_behind(self.roots[root], depth, kept, &mut freed);
@@ -546,7 +546,7 @@ mod tests {
                     prop_assert_eq!(&planned[..], &model[start as usize..end as usize]);
                 } else {
                     let before = map.owned.clone();
-                    let freed = map.cut(start);
+                    let freed = map.truncate(start);
                     prop_assert_eq!(map.owned.len() + freed.len(), before.len());
                     let mut cut = model[start as usize..].iter().flatten();
                     prop_assert!(cut.all(|&block| freed.first_in(&(block..block + 1)).is_some()));

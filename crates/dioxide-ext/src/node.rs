@@ -124,7 +124,7 @@ impl Node {
             return self.fill(data, range, requests);
         }
         self.write_runs(data, &runs, requests)?;
-        self.state.lock().is_behind(Behind::Times);
+        self.state.lock().mark_behind(Behind::Times);
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl Node {
         state.map.fill(range.start, range.end, numbers(&taken.tables), numbers(&taken.data));
         state.inode.sectors = taken.sectors;
         state.inode.size = state.inode.size.max(end);
-        state.is_behind(if taken.all.is_empty() { Behind::Data } else { Behind::Blocks });
+        state.mark_behind(if taken.all.is_empty() { Behind::Data } else { Behind::Blocks });
         Ok(())
     }
 
@@ -218,10 +218,10 @@ impl Node {
         self.clear_behind(len.min(size))?;
         let mut state = self.state.lock();
         if len < size {
-            state.cut(self, kept)?;
+            state.truncate(self, kept)?;
         }
         state.inode.size = len;
-        state.is_behind(Behind::Data);
+        state.mark_behind(Behind::Data);
         Ok(())
     }
 
@@ -328,8 +328,8 @@ impl State {
     }
 
     /// Truncates the file to `keep` blocks. All tables that lead to more are known.
-    fn cut(&mut self, node: &Node, keep: u64) -> io::Result<()> {
-        let freed = self.map.cut(keep);
+    fn truncate(&mut self, node: &Node, keep: u64) -> io::Result<()> {
+        let freed = self.map.truncate(keep);
         let sectors = freed.len() * node.volume.geometry.sectors_per_block();
         let left = u64::from(self.inode.sectors).checked_sub(sectors);
         let Some(left) = left else {
@@ -344,7 +344,7 @@ impl State {
         Ok(())
     }
 
-    fn is_behind(&mut self, behind: Behind) {
+    fn mark_behind(&mut self, behind: Behind) {
         self.behind = self.behind.max(behind);
     }
 

@@ -14,7 +14,7 @@ use crate::process::{Inside, is_elsewhere, is_inside, uncancelled};
 use crate::set_errno;
 use crate::slots;
 use crate::surroundings;
-use dioxide::ledger::{self, Call, FileSystem};
+use dioxide::ledger::{self, FileSystem, ProgramFlush};
 use libc::c_int;
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -43,7 +43,7 @@ pub enum How {
     /// Not at all: a flush has failed before.
     Refused,
     /// It flushes a known file.
-    InTheLedger(c_int, FileSystem, Call),
+    InTheLedger(c_int, FileSystem, ProgramFlush),
     /// It flushes another file.
     WithFailureNoted(c_int),
 }
@@ -64,7 +64,7 @@ impl How {
             Effect::Flush => true,
             Effect::None | Effect::FlushUnseen => false,
         };
-        let call = if effect == Effect::Flush { Call::Sync } else { Call::Write };
+        let call = if effect == Effect::Flush { ProgramFlush::Sync } else { ProgramFlush::Write };
         if flushes { Self::InTheLedger(fd, fs.clone(), call) } else { Self::Plainly }
     }
 
@@ -143,7 +143,7 @@ impl How {
                             .into_iter()
                             .collect()
                     };
-                    note_failure(Call::Sync, below, || kernel() >= 0);
+                    note_failure(ProgramFlush::Sync, below, || kernel() >= 0);
                 }
                 result
             }
@@ -151,7 +151,12 @@ impl How {
     }
 }
 
-fn in_the_ledger(fd: c_int, fs: &FileSystem, call: Call, kernel: impl FnOnce() -> isize) -> isize {
+fn in_the_ledger(
+    fd: c_int,
+    fs: &FileSystem,
+    call: ProgramFlush,
+    kernel: impl FnOnce() -> isize,
+) -> isize {
     let (mut result, mut errno) = (-1, libc::EIO);
     let outcome = undisturbed(|| {
         fs.flushing(
@@ -181,7 +186,7 @@ fn in_the_ledger(fd: c_int, fs: &FileSystem, call: Call, kernel: impl FnOnce() -
 /// wedges nothing. `again` repeats the call, and returns whether it succeeds.
 #[cold]
 fn note_failure(
-    call: Call,
+    call: ProgramFlush,
     of: impl FnOnce() -> Vec<(PathBuf, FileSystem)>,
     again: impl Fn() -> bool,
 ) {
@@ -208,7 +213,7 @@ pub fn sync_mapping(start: usize, len: usize, kernel: impl Fn() -> c_int) -> c_i
     }
     let result = kernel();
     if result < 0 {
-        note_failure(Call::SyncMapping, || below_mapping(start, len), || kernel() >= 0);
+        note_failure(ProgramFlush::SyncMapping, || below_mapping(start, len), || kernel() >= 0);
     }
     result
 }
@@ -244,7 +249,7 @@ pub fn before_sync_of_all() {
     }
     for (fd, fs) in files::one_of_each_file_system() {
         if !fs.is_wedged() {
-            in_the_ledger(fd, &fs, Call::Sync, || match rustix::fs::syncfs(borrowed(fd)) {
+            in_the_ledger(fd, &fs, ProgramFlush::Sync, || match rustix::fs::syncfs(borrowed(fd)) {
                 Ok(()) => 0,
                 Err(errno) => {
                     set_errno(errno.raw_os_error());

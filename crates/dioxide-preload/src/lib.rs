@@ -7,7 +7,7 @@
 //! - [`calls`]: the interposed functions of libc. Each looks the descriptor up, and most often goes
 //!   on to libc.
 //! - [`slots`]: the state of each descriptor number.
-//! - [`files`]: the way of a file to the engine, and back to the kernel.
+//! - [`files`]: takes a file over, and hands it back.
 //! - [`lease`]: the write lease, which shows that a file has no other opener.
 //! - [`transfer`]: reads, writes, syncs and positions of known files.
 //! - [`flushes`]: the kernel's flushes, in the ledger of the engine.

@@ -3,7 +3,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::files::{self, Divided, Still};
+use crate::files::{self, ForkLocks, Still};
 use crate::keeper::{self, Wish};
 use crate::say;
 use crate::settings::Settings;
@@ -93,9 +93,9 @@ pub fn cancel_here() {
 }
 
 /// The locks that the forking thread holds during a fork.
-struct Held(UnsafeCell<Option<Divided>>);
+struct Held(UnsafeCell<Option<ForkLocks>>);
 
-// SAFETY: only the thread with the locks of `Divided` accesses it. `before_fork` has them when it
+// SAFETY: only the thread with the locks of `ForkLocks` accesses it. `before_fork` has them when it
 // writes, and the drop of the taken value unlocks them. A fork of a signal handler inside has no
 // locks: it is counted, and takes no value. Forks of one thread end in the order of their nesting.
 unsafe impl Sync for Held {}
@@ -112,7 +112,7 @@ extern "C" fn before_fork() {
     unsafe { *HELD.0.get() = Some(divided) };
 }
 
-fn take_held() -> Option<Divided> {
+fn take_held() -> Option<ForkLocks> {
     if FORKS_INSIDE.get() > 0 {
         FORKS_INSIDE.set(FORKS_INSIDE.get() - 1);
         return None;

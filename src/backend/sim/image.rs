@@ -1,7 +1,7 @@
 //! One state of a simulated file system: names, sizes, markers, and blocks with their content.
 
 use crate::backend::{EXTENTS_PER_LOOK, Places};
-use crate::rules::committed::Place;
+use crate::rules::committed::MappedExtent;
 use crate::rules::recovery::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -202,7 +202,8 @@ impl Inode {
         let last = looked.last().filter(|_| looked.len() == EXTENTS_PER_LOOK);
         let end = last.map_or(range.end, |last| last.end.min(range.end));
         let written = looked.iter().filter(|it| it.written);
-        let places = written.map(|it| Place { start: it.start, end: it.end, physical: it.start });
+        let places =
+            written.map(|it| MappedExtent { start: it.start, end: it.end, physical: it.start });
         Places { end, found: places.filter_map(|place| place.part_in(&range)).collect() }
     }
 }

@@ -269,7 +269,7 @@ impl Device {
             let fate = state.fate(call);
             Begun { fate, prepared: prepare(&mut state), nanos: state.faults.latency() }
         };
-        self.happened();
+        self.run_watcher();
         if let Some(task) = world::current() {
             task.note(begun.nanos);
         }
@@ -283,11 +283,11 @@ impl Device {
         effect: impl FnOnce(&mut State, P, io::Result<()>) -> io::Result<R>,
     ) -> io::Result<R> {
         let result = effect(&mut self.state(), begun.prepared, begun.fate);
-        self.happened();
+        self.run_watcher();
         result
     }
 
-    fn happened(&self) {
+    fn run_watcher(&self) {
         // The watcher itself makes calls, which it does not watch.
         let Ok(mut watcher) = self.watcher.try_lock() else { return };
         let Some(watch) = &mut *watcher else { return };

@@ -8,8 +8,8 @@
 //! completed.
 
 use super::{
-    Call, Core, Failure, Member, Outbox, Outcome, Place, Request, Reserved, SmallVec1, State,
-    Waiting, Work,
+    Core, Failure, LeaderTask, Member, Outbox, Outcome, PartState, Request, Reserved, SmallVec1,
+    Target, Waiting, Work,
 };
 use crate::error::ErrorKind;
 use crate::rules::flush::{self, FlushContext, SyncMethod};
@@ -37,7 +37,7 @@ enum Oldest {
 }
 
 impl<T: Clone + PartialEq> Core<T> {
-    pub(super) fn extend(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) {
+    pub(super) fn extend(&mut self, place: Target, member: Member<T>, out: &mut Outbox<T>) {
         let durable = member.durable;
         let alone = self.join(place, member, out);
         if alone && !merge::gathers(self.cohort, durable) {
@@ -49,7 +49,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Adds an operation to the waiting batches, or refuses it. Returns whether none waited before
     /// it.
-    pub(super) fn join(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) -> bool {
+    pub(super) fn join(&mut self, place: Target, member: Member<T>, out: &mut Outbox<T>) -> bool {
         if let Some(stopped) = &self.stopped {
             out.answer(member.token, Err(stopped.clone()));
             return false;
@@ -77,7 +77,7 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn pump(&mut self, out: &mut Outbox<T>) {
         if self.called.is_none() && self.may_send() && self.prepare_oldest(out).is_some() {
             let group = self.waiting.pop_front().expect("it can go");
-            out.calls.push((group.members[0].1.token.clone(), Call::Extend));
+            out.calls.push((group.members[0].1.token.clone(), LeaderTask::Extend));
             self.called = Some(group);
         }
         self.start_grower(out);
@@ -112,7 +112,7 @@ impl<T: Clone + PartialEq> Core<T> {
             return true;
         }
         let in_flight =
-            self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+            self.reserved.iter().filter(|part| matches!(part.state, PartState::InFlight(_)));
         let appends = || in_flight.map(|part| part.members.len()).sum::<usize>();
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
@@ -154,10 +154,10 @@ impl<T: Clone + PartialEq> Core<T> {
         };
         let place = group.place();
         let offset = match place {
-            Place::End => self.end_of_file(),
-            Place::At(offset) => offset,
+            Target::End => self.end_of_file(),
+            Target::At(offset) => offset,
         };
-        if place != Place::End && group.fitting(offset, self.sizes.reserved) > 0 {
+        if place != Target::End && group.fitting(offset, self.sizes.reserved) > 0 {
             return Oldest::Inside(offset);
         }
         if self.shares_a_block(offset) {
@@ -176,7 +176,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 Oldest::Waits
             };
         }
-        let unit = if place == Place::End { self.props.append_unit } else { 1 };
+        let unit = if place == Target::End { self.props.append_unit } else { 1 };
         let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
         let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
         let least = ends.next().expect("a group has members");
@@ -190,7 +190,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Switches to positional mode for a positional batch. A positional write beyond the end
     /// changes what recovery must look for in a file that grows ahead.
     fn set_mode_of_oldest(&mut self) {
-        let is_positional = self.waiting.front().is_some_and(|group| group.place() != Place::End);
+        let is_positional = self.waiting.front().is_some_and(|group| group.place() != Target::End);
         if is_positional && self.space.prepared.is_some() {
             self.set_positional();
         }
@@ -267,7 +267,7 @@ impl<T: Clone + PartialEq> Core<T> {
             } else if end <= self.sizes.reserved {
                 self.late.push((offset, member));
             } else {
-                self.join(Place::At(offset), member, out);
+                self.join(Target::At(offset), member, out);
             }
         }
     }
@@ -287,7 +287,7 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         let count = count.min(group.members.len());
-        let records = group.place() == Place::End;
+        let records = group.place() == Target::End;
         let mut end = offset;
         let mut segments = SmallVec1::with_capacity(count);
         let mut members = SmallVec1::with_capacity(count);
@@ -303,7 +303,7 @@ impl<T: Clone + PartialEq> Core<T> {
         } else {
             group.bytes -= end - offset;
             group.held_up = false;
-            if group.place() > Place::At(end) {
+            if group.place() > Target::At(end) {
                 group.begun = true;
                 self.refusals.count(Refusal::Gap);
             }
@@ -330,7 +330,7 @@ impl<T: Clone + PartialEq> Core<T> {
             span,
             members,
             durable,
-            state: State::InFlight(sync_method),
+            state: PartState::InFlight(sync_method),
         });
         self.in_flight += 1;
     }
@@ -362,15 +362,15 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight -= 1;
         let grows_ahead = self.space.prepared.is_some();
         let part = &mut self.reserved[index];
-        let State::InFlight(sync_method) = part.state else {
+        let PartState::InFlight(sync_method) = part.state else {
             unreachable!("a request comes back once")
         };
         let Err(failure) = result else {
-            part.state = State::Written { synced: sync_method == Some(SyncMethod::Dsync) };
+            part.state = PartState::Written { synced: sync_method == Some(SyncMethod::Dsync) };
             return;
         };
         let no_space = matches!(failure.kind, ErrorKind::NoSpace(_));
-        part.state = State::Failed(failure.kind);
+        part.state = PartState::Failed(failure.kind);
         if !grows_ahead {
             // It was to move i_size itself, alone, and the engine took that back.
             self.sizes.take_back_to(part.span.start);
@@ -388,7 +388,8 @@ impl<T: Clone + PartialEq> Core<T> {
     /// that this satisfies.
     pub(super) fn settle(&mut self, out: &mut Outbox<T>) {
         for part in &self.reserved {
-            if !matches!(part.state, State::Written { .. }) || part.span.start > self.sizes.written
+            if !matches!(part.state, PartState::Written { .. })
+                || part.span.start > self.sizes.written
             {
                 break;
             }
@@ -396,7 +397,7 @@ impl<T: Clone + PartialEq> Core<T> {
             self.sizes.written_to(part.span.end.max(self.sizes.written));
         }
         for part in &self.reserved {
-            let State::Written { synced: true } = part.state else { break };
+            let PartState::Written { synced: true } = part.state else { break };
             if part.span.end <= self.sizes.written && part.span.start <= self.sizes.durable {
                 self.sizes.durable_to(part.span.end);
             }
@@ -415,10 +416,10 @@ impl<T: Clone + PartialEq> Core<T> {
 
     pub(super) fn fail_the_failed(&mut self, out: &mut Outbox<T>) {
         while let Some(index) =
-            self.reserved.iter().position(|part| matches!(part.state, State::Failed(_)))
+            self.reserved.iter().position(|part| matches!(part.state, PartState::Failed(_)))
         {
             let part = self.reserved.remove(index).expect("just seen");
-            let State::Failed(kind) = part.state.clone() else { unreachable!("just seen") };
+            let PartState::Failed(kind) = part.state.clone() else { unreachable!("just seen") };
             part.answer(|_| Err(kind.clone()), out);
         }
     }
@@ -442,7 +443,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 end = end.max(part.span.end);
             }
             match part.state {
-                State::Written { .. } if behind_a_gap || wedged && !is_kept => {
+                PartState::Written { .. } if behind_a_gap || wedged && !is_kept => {
                     part.answer(|_| Err(stopped.clone()), out)
                 }
                 _ => self.reserved.push_back(part),
@@ -453,19 +454,19 @@ impl<T: Clone + PartialEq> Core<T> {
 
 impl<T> Waiting<T> {
     /// The target of the first member.
-    fn place(&self) -> Place {
+    fn place(&self) -> Target {
         self.members[0].0
     }
 
     /// Whether an operation of `len` bytes at `place` may join. The error is the reason.
-    fn admits(&self, place: Place, len: u64, limits: Limits) -> Result<(), Refusal> {
-        if (self.place() == Place::End) != (place == Place::End) {
+    fn admits(&self, place: Target, len: u64, limits: Limits) -> Result<(), Refusal> {
+        if (self.place() == Target::End) != (place == Target::End) {
             return Err(Refusal::Gap);
         }
         limits.admit(self.bytes, self.members.len(), len)
     }
 
-    fn push(&mut self, place: Place, member: Member<T>) {
+    fn push(&mut self, place: Target, member: Member<T>) {
         self.bytes += member.segment.len();
         let before = self.members.iter().rposition(|(other, _)| *other <= place);
         self.members.insert(before.map_or(0, |index| index + 1), (place, member));
@@ -474,7 +475,7 @@ impl<T> Waiting<T> {
     /// The ends of the adjacent members from the first on, if that is written at `offset`.
     fn ends(&self, offset: u64) -> impl Iterator<Item = u64> {
         self.members.iter().scan(offset, |end, (place, member)| {
-            let is_next = matches!(place, Place::End) || *place == Place::At(*end);
+            let is_next = matches!(place, Target::End) || *place == Target::At(*end);
             *end += member.segment.len();
             is_next.then_some(*end)
         })
@@ -489,7 +490,7 @@ impl<T> Waiting<T> {
 impl<T> Reserved<T> {
     pub(super) fn is_complete(&self, sizes: &Sizes) -> bool {
         let reached = if self.durable { sizes.durable } else { sizes.written };
-        matches!(self.state, State::Written { .. }) && self.span.end <= reached
+        matches!(self.state, PartState::Written { .. }) && self.span.end <= reached
     }
 
     pub(super) fn answer(self, outcome: impl Fn(u64) -> Outcome, out: &mut Outbox<T>) {

@@ -1,6 +1,6 @@
 //! Decides when a flush begins, and which operations it satisfies.
 
-use super::{Call, Core, Flushing, Outbox, Request, State, Work};
+use super::{Core, Flushing, LeaderTask, Outbox, PartState, Request, Work};
 
 impl<T: Clone + PartialEq> Core<T> {
     /// Answers operations that the last flush covered, and elects a leader for the next flush.
@@ -23,7 +23,7 @@ impl<T: Clone + PartialEq> Core<T> {
             return;
         }
         self.flush_called = Some(owner.clone());
-        out.calls.push((owner, Call::Flush));
+        out.calls.push((owner, LeaderTask::Flush));
     }
 
     /// Begins the flush. Postpones it once if requests are in flight that it can cover.
@@ -48,7 +48,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// The id of the oldest write request in flight, if any.
     pub(super) fn oldest_in_flight(&self) -> Option<u64> {
         let extending =
-            self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+            self.reserved.iter().filter(|part| matches!(part.state, PartState::InFlight(_)));
         extending
             .map(|part| part.id)
             .min()

@@ -18,7 +18,7 @@
 mod extending;
 mod flushes;
 mod overwrites;
-mod positional;
+mod overwrites_in_flight;
 mod space;
 
 use crate::buffer::{Buffer, Segment};
@@ -30,7 +30,7 @@ use crate::rules::merge::{self, FULL_REQUESTS_MAX, Limits, Refusals, Span};
 use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 use crate::sys::probe::{Facts, is_without_journal};
-use positional::Positional;
+use overwrites_in_flight::Positional;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Work {
 /// A task for a leader. The core builds the request only when the leader is awake, so that
 /// operations that came meanwhile join it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum LeaderTask {
     /// Submit the waiting extending operations.
     Extend,
     /// Submit the waiting durable overwrites.
@@ -126,7 +126,7 @@ pub enum Dio {
 pub struct Outbox<T> {
     pub requests: SmallVec1<Request<T>>,
     /// Each with its leader, one of the waiters, which returns it by `on_called`.
-    pub calls: SmallVec1<(T, Call)>,
+    pub calls: SmallVec1<(T, LeaderTask)>,
     pub outcomes: SmallVec1<(T, Outcome)>,
     pub start_grower: bool,
 }
@@ -214,7 +214,7 @@ pub(in crate::engine) struct Member<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     /// Appends in the order of arrival, positional writes in the order of their offsets.
-    members: SmallVec1<(Place, Member<T>)>,
+    members: SmallVec1<(Target, Member<T>)>,
     bytes: u64,
     /// Some members were submitted already: only adjacent ones share a request.
     begun: bool,
@@ -223,7 +223,7 @@ struct Waiting<T> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Target {
     End,
     At(u64),
 }
@@ -237,11 +237,11 @@ struct Reserved<T> {
     /// Each with its offset.
     members: SmallVec1<(T, u64)>,
     durable: bool,
-    state: State,
+    state: PartState,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum PartState {
     InFlight(Option<SyncMethod>),
     Written { synced: bool },
     Failed(ErrorKind),
@@ -418,7 +418,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Appends `segment`, for `token`.
     pub fn append(&mut self, token: T, segment: Segment, durable: bool, out: &mut Outbox<T>) {
-        self.extend(Place::End, Member { token, segment, durable }, out);
+        self.extend(Target::End, Member { token, segment, durable }, out);
     }
 
     /// Writes `segment` at `offset`, for `token`. Only for writes that extend the file or are
@@ -435,7 +435,7 @@ impl<T: Clone + PartialEq> Core<T> {
         if self.may_overwrite(offset + segment.len()) {
             self.overwrite(offset, member, out);
         } else {
-            self.extend(Place::At(offset), member, out);
+            self.extend(Target::At(offset), member, out);
         }
     }
 
@@ -456,13 +456,13 @@ impl<T: Clone + PartialEq> Core<T> {
         for (token, dio, durable) in batch {
             match dio {
                 Dio::Append(segment) => {
-                    self.join(Place::End, Member { token, segment, durable }, out);
+                    self.join(Target::End, Member { token, segment, durable }, out);
                 }
                 Dio::Write(segment, offset) if self.may_overwrite(offset + segment.len()) => {
                     overwrites.push((offset, Member { token, segment, durable }));
                 }
                 Dio::Write(segment, offset) => {
-                    self.join(Place::At(offset), Member { token, segment, durable }, out);
+                    self.join(Target::At(offset), Member { token, segment, durable }, out);
                 }
                 Dio::Sync => self.sync(token, out),
             }
@@ -500,11 +500,11 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Runs a call: its leader is awake.
-    pub fn on_called(&mut self, call: Call, out: &mut Outbox<T>) {
+    pub fn on_called(&mut self, call: LeaderTask, out: &mut Outbox<T>) {
         match call {
-            Call::Extend => self.send_called(out),
-            Call::Overwrite => self.send_overwrites(out),
-            Call::Flush => self.begin_flush(out),
+            LeaderTask::Extend => self.send_called(out),
+            LeaderTask::Overwrite => self.send_overwrites(out),
+            LeaderTask::Flush => self.begin_flush(out),
         }
     }
 
@@ -575,8 +575,8 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Records that the file was truncated or extended to `len`. Nothing is in flight.
-    pub fn cut(&mut self, len: u64) {
-        self.sizes.cut(len);
+    pub fn truncate(&mut self, len: u64) {
+        self.sizes.truncate(len);
         self.begin_anew(0);
     }
 

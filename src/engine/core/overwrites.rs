@@ -1,6 +1,6 @@
 //! Writes below the end that go through the core. Durable ones share a flush.
 
-use super::{Call, Core, Failure, Member, Outbox, SmallVec1};
+use super::{Core, Failure, LeaderTask, Member, Outbox, SmallVec1};
 use crate::error::ErrorKind;
 use crate::rules::flush::SyncMethod;
 use crate::rules::merge::{self, Refusal, Span};
@@ -19,7 +19,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         let token = member.token.clone();
         if self.positional.hold(offset, member) {
-            out.calls.push((token, Call::Overwrite));
+            out.calls.push((token, LeaderTask::Overwrite));
         }
     }
 
@@ -54,7 +54,7 @@ impl<T: Clone + PartialEq> Core<T> {
             return self.positional.hold_up(offset, member);
         }
         // The range may be a hole, or shared with another file. The repeated write finds out
-        // (`Transfer`).
+        // (`RequestIo`).
         let sync_method = member.durable.then(|| self.sync_method(false));
         let id = self.next_id();
         self.positional.send(id, vec![(span, member)], sync_method, out);

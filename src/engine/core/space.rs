@@ -14,7 +14,7 @@
 //! would take the kernel's later extension for that of another program. So no extending request is
 //! submitted until the space ahead is truncated and the marker removed.
 
-use super::{Core, Failure, GrowthJob, Outbox, Place, SmallVec1};
+use super::{Core, Failure, GrowthJob, Outbox, SmallVec1, Target};
 use crate::error::ErrorKind;
 use crate::os_error;
 use crate::rules::growth::{Need, Plan, SpaceLimits};
@@ -56,8 +56,8 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Whether the marker must change before a write at `place`: recovery looks for other things
     /// after a positional write beyond the end.
-    pub(super) fn marker_must_change(&self, place: Place) -> bool {
-        let mode = if place == Place::End { self.space.mode } else { Mode::Positional };
+    pub(super) fn marker_must_change(&self, place: Target) -> bool {
+        let mode = if place == Target::End { self.space.mode } else { Mode::Positional };
         self.space.marker.is_some_and(|marker| marker.mode != mode)
     }
 
@@ -294,10 +294,10 @@ impl<T: Clone + PartialEq> Core<T> {
         let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
         let unit = self.props.append_unit;
-        let is_refused = |place: Place, len: u64| match place {
+        let is_refused = |place: Target, len: u64| match place {
             // Each is judged as if it were alone: those behind a refused one move to lower offsets.
-            Place::End => at_the_end && (end_of_file + len).next_multiple_of(unit) >= need.least,
-            Place::At(offset) => offset + len >= need.least,
+            Target::End => at_the_end && (end_of_file + len).next_multiple_of(unit) >= need.least,
+            Target::At(offset) => offset + len >= need.least,
         };
         for group in &mut self.waiting {
             let (refused, kept): (SmallVec1<_>, _) = group

@@ -22,7 +22,7 @@
 //! 4. A batch may contain operations of threads and of queues, and either may own the request or
 //!    the flush. A thread has a `Waiter`, a queue an `Inbox`. Tasks that the queue creates for its
 //!    own operations bypass the inbox.
-//! 5. A request becomes a `Transfer` (`engine/io.rs`), as in a blocking call.
+//! 5. A request becomes a `RequestIo` (`engine/io.rs`), as in a blocking call.
 //! 6. The thread sleeps in the ring, in one call that also submits. Other threads wake it by its
 //!    [`Bell`].
 //! 7. Results go to `Core::on_completed`. While another flush of the file system runs, the queue
@@ -408,7 +408,7 @@ impl Driver {
             None => {}
             Some(Task::Request(request)) => self.begin_request(file, request),
             Some(Task::Flush(turn, request)) => self.begin_in_turn(file, turn, request),
-            Some(Task::Call(call)) => self.change(file, |core, out| core.on_called(call, out)),
+            Some(Task::Lead(call)) => self.change(file, |core, out| core.on_called(call, out)),
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Driver, OpKind};
 use crate::buffer::Memory;
 use crate::engine::Course;
 use crate::engine::core::{Dio, Outcome};
-use crate::engine::io::Transfer;
+use crate::engine::io::RequestIo;
 use crate::engine::reader::Reader;
 use crate::engine::reading::Reading;
 use crate::engine::token::Token;
@@ -211,7 +211,7 @@ impl Driver {
 
     /// Begins an operation. Returns it instead if it needs the core of its file.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
-        if !self.find_writer(number) {
+        if !self.route_to_writer(number) {
             return None;
         }
         if !self.count_in(number) {
@@ -250,7 +250,7 @@ impl Driver {
                         let reading = Reading::of(into, offset, bytes, engine.alignment);
                         operation.reading.insert(reading).transfer()
                     }
-                    _ => Transfer::of_write(bytes, engine.alignment.offset)
+                    _ => RequestIo::of_write(bytes, engine.alignment.offset)
                         .with_flush(operation.durable),
                 };
                 let file = operation.file;
@@ -281,7 +281,7 @@ impl Driver {
 
     /// Routes a read through a read-only handle to the engine of the current writer. Without a
     /// writer in this process, performs the read and returns false.
-    fn find_writer(&mut self, number: usize) -> bool {
+    fn route_to_writer(&mut self, number: usize) -> bool {
         let Some(reader) = &self.operations.pending[number].reader else { return true };
         let Some(engine) = reader.engine() else {
             self.read_without_writer(number);

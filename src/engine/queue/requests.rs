@@ -34,8 +34,8 @@ impl Driver {
         }
         for (owner, call) in out.calls {
             match self.wakeup.own(&owner).is_some() {
-                true => self.tasks.push(file, Task::Call(call)),
-                false => owner.assign(Task::Call(call)),
+                true => self.tasks.push(file, Task::Lead(call)),
+                false => owner.assign(Task::Lead(call)),
             }
         }
         for (token, outcome) in out.outcomes {
@@ -126,7 +126,7 @@ impl Driver {
             && transfer.asks_for_space()
         {
             let result = space_for(&*file.engine.backend, *offset, &part);
-            return self.transfers.performed(id, result);
+            return self.transfers.on_performed(id, result);
         }
         let io = match purpose {
             Purpose::Request(_, Begun::Shared(..)) => return self.commit(id),

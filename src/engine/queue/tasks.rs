@@ -1,6 +1,6 @@
 //! Tasks that cores gave to a queue and that it has not performed yet.
 
-use crate::engine::core::{Call, Request};
+use crate::engine::core::{LeaderTask, Request};
 use crate::engine::process::Ended;
 use crate::engine::token::Token;
 use crate::engine::waiter::Task;
@@ -44,7 +44,7 @@ impl Tasks {
     /// Holds a call if calls are held and others may join it. Otherwise returns the task, to be
     /// performed now.
     pub fn hold(&mut self, file: usize, task: Task, others_may_come: bool) -> Option<Task> {
-        if self.holds_calls && others_may_come && matches!(task, Task::Call(Call::Extend)) {
+        if self.holds_calls && others_may_come && matches!(task, Task::Lead(LeaderTask::Extend)) {
             self.held_calls.push_back((file, task));
             return None;
         }

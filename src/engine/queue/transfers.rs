@@ -11,7 +11,7 @@ use crate::buffer::Pool;
 use crate::engine::Begun;
 use crate::engine::abort::AbortOnPanic;
 use crate::engine::core::{Request, Work};
-use crate::engine::io::Transfer;
+use crate::engine::io::RequestIo;
 use crate::engine::token::Token;
 use crate::rules::flush::SyncMethod;
 #[cfg(any(test, feature = "sim"))]
@@ -29,7 +29,7 @@ const PART_SHIFT: u32 = 32;
 pub(super) struct Running {
     pub file: usize,
     pub purpose: Purpose,
-    pub transfer: Transfer,
+    pub transfer: RequestIo,
     /// The results of its requests to several members so far.
     gather: Option<Gather>,
 }
@@ -43,7 +43,7 @@ pub(super) enum Purpose {
 }
 
 impl Running {
-    pub fn new(file: usize, purpose: Purpose, transfer: Transfer) -> Self {
+    pub fn new(file: usize, purpose: Purpose, transfer: RequestIo) -> Self {
         Self { file, purpose, transfer, gather: None }
     }
 }
@@ -181,7 +181,7 @@ impl Transfers {
     }
 
     /// Takes the result of a call that was performed already.
-    pub fn performed(&mut self, id: usize, result: io::Result<u64>) {
+    pub fn on_performed(&mut self, id: usize, result: io::Result<u64>) {
         self.performed.push_back((id, result));
     }
 

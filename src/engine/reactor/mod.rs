@@ -202,7 +202,7 @@ impl Reactor {
     }
 
     /// Counts a listed operation that was given up. Compacts the list once half of it is given up.
-    pub fn gave_up(&self) {
+    pub fn on_given_up(&self) {
         let mut state = self.state();
         state.given_up += 1;
         if state.given_up <= 16 || state.given_up <= state.listed.len() / 2 {

@@ -32,14 +32,14 @@ pub(crate) struct Worker {
     told: Cell<usize>,
     spare: RefCell<Vec<Arc<Listed>>>,
     /// Last, so that files are released when it is dropped.
-    reactor: Place,
+    reactor: CurrentReactor,
 }
 
 /// The role of a reactor's worker, until dropped.
 #[derive(Debug)]
-struct Place(Arc<Reactor>);
+struct CurrentReactor(Arc<Reactor>);
 
-impl Deref for Place {
+impl Deref for CurrentReactor {
     type Target = Reactor;
 
     fn deref(&self) -> &Reactor {
@@ -54,7 +54,7 @@ impl Worker {
         reactor.state().worker = Presence::There(driver.borrow().bell().clone());
         let (begun, spare) = (RefCell::default(), RefCell::default());
         let (asked, answered, told) = (Cell::default(), Cell::default(), Cell::default());
-        Self { driver, begun, asked, answered, told, spare, reactor: Place(reactor) }
+        Self { driver, begun, asked, answered, told, spare, reactor: CurrentReactor(reactor) }
     }
 
     /// The bell that ends a [turn](Self::turn).
@@ -131,7 +131,7 @@ impl Worker {
                 let mut state = self.reactor.state();
                 self.asked.set(state.asked);
                 if state.is_left || state.asked > self.answered.get() {
-                    // Dropped without the lock, as in `gave_up`.
+                    // Dropped without the lock, as in `on_given_up`.
                     given_up = state.take_given_up();
                 }
                 if state.is_left && outstanding == 0 && state.listed.is_empty() {
@@ -205,7 +205,7 @@ impl Drop for Worker {
     }
 }
 
-impl Drop for Place {
+impl Drop for CurrentReactor {
     fn drop(&mut self) {
         if !self.is_current() {
             return;

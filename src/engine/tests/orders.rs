@@ -4,7 +4,7 @@
 use super::*;
 use crate::backend::Job;
 use crate::backend::ring::RingFile;
-use crate::engine::io::Transfer;
+use crate::engine::io::RequestIo;
 use crate::engine::waiter::{News, Waiter};
 use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
@@ -294,7 +294,7 @@ impl Backend for Watched {
 #[test]
 fn a_write_cut_short_inside_a_block_is_resumed_where_it_is_aligned() {
     let ragged = Watched::new(true);
-    let transfer = Transfer::of_write(7 * BLOCK_BYTES, 512);
+    let transfer = RequestIo::of_write(7 * BLOCK_BYTES, 512);
     crate::engine::io::write_fully(&ragged, &[Segment::of(&record(1, 7))], 0, transfer).unwrap();
     assert_eq!(
         (0..7).map(|n| ragged.disk.content(n)).collect::<Vec<_>>(),

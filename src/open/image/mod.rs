@@ -17,7 +17,7 @@ use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Transfer, part_of, read_fully, write_fully};
+use crate::engine::{Engine, RequestIo, part_of, read_fully, write_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, flushed};
 use crate::rules::marker::Identity;
@@ -193,7 +193,7 @@ impl Image {
 
     /// Writes all bytes. Not durable.
     pub fn write(&self, data: &Data<'_>, offset: u64) -> io::Result<()> {
-        let transfer = Transfer::of_write(data.len(), self.unit);
+        let transfer = RequestIo::of_write(data.len(), self.unit);
         write_fully(&*self.backend, &data.segments, offset, transfer)
     }
 

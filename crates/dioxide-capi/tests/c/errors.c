@@ -74,9 +74,9 @@ static void arguments_that_make_no_sense(void)
     FAILS(dioxide_open_striped(NULL, 2, 65536, O_RDWR, 0, NULL, &file), EINVAL, "paths is NULL");
     FAILS(dioxide_open_striped(paths, 1, 65536, O_RDWR | O_TMPFILE, 0, NULL, &file), EINVAL, "O_TMPFILE");
     FAILS(dioxide_open_striped(paths, 0, 65536, O_RDWR, 0, NULL, &file), EOPNOTSUPP, "open");
-    FAILS(dioxide_open_within(NULL, "x", O_RDWR, NULL, &file), EINVAL, "volume is NULL");
-    FAILS(dioxide_open_within("x", NULL, O_RDWR, NULL, &file), EINVAL, "path is NULL");
-    FAILS(dioxide_open_within("sense", "x", O_RDWR, NULL, &file), EOPNOTSUPP, "sense");
+    FAILS(dioxide_open_in_image(NULL, "x", O_RDWR, NULL, &file), EINVAL, "volume is NULL");
+    FAILS(dioxide_open_in_image("x", NULL, O_RDWR, NULL, &file), EINVAL, "path is NULL");
+    FAILS(dioxide_open_in_image("sense", "x", O_RDWR, NULL, &file), EOPNOTSUPP, "sense");
     FAILS(dioxide_set_log(NULL, NULL), EINVAL, "log is NULL");
 
     CHECK(dioxide_alloc(PTRDIFF_MAX) == NULL);

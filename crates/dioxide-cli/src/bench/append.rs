@@ -12,7 +12,7 @@ use super::figures::Run;
 use super::group_commit::GroupCommit;
 use super::growing::GrowthWatch;
 use super::ledger::{End, Ledger};
-use super::place::Ground;
+use super::place::RunFile;
 use super::tail_block::TailBlock;
 use super::target::Target;
 use super::task::Task;
@@ -50,7 +50,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 /// Appends as programs do it themselves: the ticket is the offset.
 fn through_kernel(
     task: &Task<'_>,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
 ) -> Result<Run> {
@@ -69,7 +69,7 @@ fn through_kernel(
 /// Appends of any length, without dioxide.
 fn through_a_tail_block(
     task: &Task<'_>,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
 ) -> Result<Run> {
@@ -86,7 +86,7 @@ fn through_a_tail_block(
 /// The best known way without direct I/O.
 fn through_groups(
     task: &Task<'_>,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
 ) -> Result<Run> {
@@ -100,7 +100,7 @@ fn through_groups(
 /// The ticket only permits an append; the library chooses the offset.
 fn through_dioxide(
     task: &Task<'_>,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
 ) -> Result<Run> {
@@ -119,7 +119,7 @@ fn through_dioxide(
 /// The ticket is the offset, as for the kernel.
 fn past_the_end(
     task: &Task<'_>,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
 ) -> Result<Run> {
@@ -137,7 +137,7 @@ fn past_the_end(
 fn through_a_queue(
     task: &Task<'_>,
     iodepth: usize,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
 ) -> Result<Run> {
@@ -153,7 +153,7 @@ fn through_a_queue(
 /// The file was filled beforehand and is recycled.
 fn over_an_old_file(
     task: &Task<'_>,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
 ) -> Result<Run> {

@@ -12,7 +12,7 @@ pub trait Backing: Sync {
     fn fdatasync(&self) -> Result<()>;
     /// Allocates up to `end`, which becomes the file's size.
     fn allocate(&self, from: u64, end: u64) -> Result<()>;
-    fn cut(&self, end: u64) -> Result<()>;
+    fn truncate(&self, end: u64) -> Result<()>;
 }
 
 impl Backing for File {
@@ -28,7 +28,7 @@ impl Backing for File {
         Ok(fallocate(self, FallocateFlags::empty(), from, end - from)?)
     }
 
-    fn cut(&self, end: u64) -> Result<()> {
+    fn truncate(&self, end: u64) -> Result<()> {
         Ok(ftruncate(self, end)?)
     }
 }
@@ -107,7 +107,7 @@ pub mod notes {
             Ok(())
         }
 
-        fn cut(&self, end: u64) -> Result<()> {
+        fn truncate(&self, end: u64) -> Result<()> {
             let mut state = self.state.lock().unwrap();
             state.bytes.truncate(end as usize);
             state.size = end;

@@ -227,7 +227,7 @@ impl Used {
 #[cfg(test)]
 mod tests {
     use super::super::figures::examples::checkpoint_point;
-    use super::super::place::Place;
+    use super::super::place::BenchTarget;
     use super::super::set::examples::task;
     use super::super::work::Point;
     use super::*;
@@ -237,8 +237,8 @@ mod tests {
     const ROUTES: [Route; 4] =
         [Route::OneThread, Route::Kernel, Route::Syncfs { iodepth: 1 }, Route::Dioxide];
 
-    fn place() -> Place {
-        Place::directory(&std::env::temp_dir()).unwrap()
+    fn place() -> BenchTarget {
+        BenchTarget::directory(&std::env::temp_dir()).unwrap()
     }
 
     fn point(space: Space) -> Point {
@@ -276,7 +276,7 @@ mod tests {
         let begun = Instant::now();
         let run = repeat(&task, &set, &ledger, touch, || Ok(())).unwrap();
         assert!(begun.elapsed() >= task.runtime && run.figures.ops >= 1);
-        assert!(run.figures.elapsed < Duration::from_millis(10), "{:?}", run.figures.elapsed);
+        assert!(run.figures.elapsed < begun.elapsed() / 2, "{:?}", run.figures.elapsed);
         set.verify(&ledger).unwrap();
     }
 

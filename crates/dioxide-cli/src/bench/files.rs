@@ -167,7 +167,7 @@ impl AnyQueue for Ring<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::figures::examples::files_point;
-    use super::super::place::Place;
+    use super::super::place::BenchTarget;
     use super::super::set::examples::task;
     use super::super::work::Point;
     use super::*;
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn every_path_writes_durably_on_all_files() {
-        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
         for space in [Space::Written, Space::Unwritten] {
             let point = Point { space: Some(space), ..files_point(3, LANES) };
             for route in routes() {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_given_load_is_kept_on_every_path() {
-        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
         let point = Point { rate_iops: Some(100), ..files_point(3, LANES) };
         for route in routes() {
             let task = Task { runtime: Duration::from_millis(100), ..task(&place, point, route) };
@@ -245,7 +245,7 @@ mod tests {
     /// A write that a path acknowledges and does not do, on one file of several.
     #[test]
     fn a_write_that_was_lost_is_found() {
-        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
         let task = task(&place, files_point(3, LANES), Route::Kernel);
         let set = Set::make(&task).unwrap();
         let ledger = task.ledger(Places::Rewritten);

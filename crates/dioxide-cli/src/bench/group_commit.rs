@@ -170,7 +170,7 @@ impl<F: Backing> GroupCommit<F> {
     /// Truncates the preallocated space, and makes everything stable.
     pub fn finish(self) -> Result<()> {
         let end = self.gathering().start;
-        self.file.cut(end)?;
+        self.file.truncate(end)?;
         self.file.fdatasync()
     }
 }

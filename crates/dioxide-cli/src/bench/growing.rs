@@ -9,7 +9,7 @@
 //! every [`NOTED_EVERY`] appends. An append that begins between a growth and the next reading may
 //! be counted as one that met it.
 
-use super::place::Ground;
+use super::place::RunFile;
 use anyhow::Result;
 use dioxide::{File, Growth};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,7 +20,7 @@ const NOTED_EVERY: u64 = 64;
 /// Watches the growth of one file.
 pub struct GrowthWatch<'a> {
     file: &'a File,
-    ground: &'a Ground,
+    ground: &'a RunFile,
     handed_out: AtomicU64,
     longest_ns: AtomicU64,
 }
@@ -36,7 +36,7 @@ pub struct Growing {
 
 impl<'a> GrowthWatch<'a> {
     /// For an empty file.
-    pub fn new(file: &'a File, ground: &'a Ground) -> Self {
+    pub fn new(file: &'a File, ground: &'a RunFile) -> Self {
         Self { file, ground, handed_out: AtomicU64::new(0), longest_ns: AtomicU64::new(0) }
     }
 

@@ -10,7 +10,7 @@
 use super::blocks::Places;
 use super::figures::Run;
 use super::ledger::{End, Ledger};
-use super::place::Ground;
+use super::place::RunFile;
 use super::target::{Direction, Target};
 use super::task::Task;
 use super::work::{Backend, Route};
@@ -35,7 +35,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     task.conclude(run, &ground, &ledger, End::Anywhere)
 }
 
-fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
     let file = ground.open(task.flags())?;
     let shift =
         task.crew(ledger).work(aim(task), |target, block| transfer(&file, target, block))?;
@@ -44,7 +44,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<R
 }
 
 /// As the kernel did: all operations update one counter.
-fn counted(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+fn counted(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
     let file = ground.open(task.flags())?;
     let count = Count::default();
     let shift = task.crew(ledger).work(aim(task), |target, block| {
@@ -57,7 +57,7 @@ fn counted(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
     Ok(shift.clock_out())
 }
 
-fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+fn through_dioxide(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
     let file = open(task, ground)?;
     let shift = task.crew(ledger).work(aim(task), |Target { direction, offset, .. }, block| {
         match direction {
@@ -75,7 +75,7 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
 fn through_queues(
     task: &Task<'_>,
     iodepth: usize,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
 ) -> Result<Run> {
     let file = open(task, ground)?;
@@ -87,7 +87,7 @@ fn through_queues(
     shift.close(file)
 }
 
-fn open(task: &Task<'_>, ground: &Ground) -> Result<dioxide::File> {
+fn open(task: &Task<'_>, ground: &RunFile) -> Result<dioxide::File> {
     let mut options = OpenOptions::new();
     options.write(true).durability(task.point.durability).growth(Growth::None);
     let file = ground.open_with(&options)?;

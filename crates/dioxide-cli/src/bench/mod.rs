@@ -46,7 +46,7 @@ use crate::meter::machine::Machine;
 use crate::report::{self, Report};
 use crate::saved;
 use anyhow::Result;
-use place::Place;
+use place::BenchTarget;
 use plan::{Draft, Plan};
 use progress::Progress;
 use std::time::Instant;
@@ -79,7 +79,7 @@ fn as_saved(report: &Report) -> Result<saved::Document> {
 }
 
 /// Tries every path shortly, where the pace or the duration is open.
-fn settle(place: &Place, drafts: Vec<Draft>) -> Result<Vec<Work>> {
+fn settle(place: &BenchTarget, drafts: Vec<Draft>) -> Result<Vec<Work>> {
     let tried = |draft: &&Draft| draft.typed.needs_trials();
     let progress = Progress::with_lines(
         drafts.iter().filter(tried).map(|draft| draft.work.rows.len() as u64).sum(),
@@ -95,7 +95,7 @@ fn settle(place: &Place, drafts: Vec<Draft>) -> Result<Vec<Work>> {
     drafts.into_iter().map(settle).collect()
 }
 
-fn measure(place: &Place, works: &[Work]) -> Result<Vec<figures::Row>> {
+fn measure(place: &BenchTarget, works: &[Work]) -> Result<Vec<figures::Row>> {
     let progress = Progress::with_lines(works.iter().map(Work::runs).sum());
     let mut rows = Vec::new();
     for work in works {

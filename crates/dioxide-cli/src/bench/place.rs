@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 pub const O_DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as _);
 
 /// A directory or a block device, with its properties.
-pub struct Place {
+pub struct BenchTarget {
     path: PathBuf,
     kind: Kind,
     /// None for a device.
@@ -44,11 +44,11 @@ enum Kind {
 
 /// Directories, with a member in each, or devices.
 struct Stripe {
-    members: Vec<Place>,
+    members: Vec<BenchTarget>,
     chunk_bytes: u64,
 }
 
-impl Place {
+impl BenchTarget {
     pub fn directory(path: &Path) -> Result<Self> {
         let name = || format!("{}", path.display());
         let directory = File::open(path).with_context(name)?;
@@ -123,12 +123,12 @@ impl Place {
 
     /// Makes the file for one run. Writes back dirty data of earlier runs first, so that it does
     /// not disturb this one.
-    pub fn prepare(&self) -> Result<Ground> {
+    pub fn prepare(&self) -> Result<RunFile> {
         match &self.kind {
             Kind::Device => {
-                Ok(Ground { path: self.path.clone(), flags: OFlags::EXCL, below: Below::Device })
+                Ok(RunFile { path: self.path.clone(), flags: OFlags::EXCL, below: Below::Device })
             }
-            Kind::Nothing => Ok(Ground {
+            Kind::Nothing => Ok(RunFile {
                 path: self.path.clone(),
                 flags: OFlags::empty(),
                 below: Below::Nothing,
@@ -136,7 +136,7 @@ impl Place {
             Kind::Directory(directory) => {
                 let scratch = self.scratch()?;
                 syncfs(directory).with_context(|| self.name())?;
-                Ok(Ground::of_scratch(scratch))
+                Ok(RunFile::of_scratch(scratch))
             }
             Kind::Stripe(stripe) => stripe.prepare(&self.path),
         }
@@ -173,13 +173,13 @@ impl Place {
     }
 
     /// A file for a member of a new volume, and its temporary name.
-    fn prepare_member(&self) -> Result<(Ground, Name)> {
+    fn prepare_member(&self) -> Result<(RunFile, Name)> {
         match &self.kind {
             Kind::Directory(_) => {
                 let flags = OFlags::RDWR | OFlags::CLOEXEC;
                 let (file, name) = Name::make(&self.path, flags, Mode::RUSR | Mode::WUSR)
                     .with_context(|| format!("create a scratch file in {}", self.name()))?;
-                Ok((Ground::of_scratch(file.into()), name))
+                Ok((RunFile::of_scratch(file.into()), name))
             }
             _ => Ok((self.prepare()?, Name { path: self.path.clone(), is_ours: false })),
         }
@@ -218,11 +218,12 @@ impl Drop for Name {
 
 impl Stripe {
     /// Makes a volume. The names of its files are removed on return.
-    fn prepare(&self, name: &Path) -> Result<Ground> {
-        let members = self.members.iter().map(Place::prepare_member).collect::<Result<Vec<_>>>()?;
+    fn prepare(&self, name: &Path) -> Result<RunFile> {
+        let members =
+            self.members.iter().map(BenchTarget::prepare_member).collect::<Result<Vec<_>>>()?;
         let (members, names): (Vec<_>, Vec<_>) = members.into_iter().unzip();
         let below = Below::Stripe { members, chunk_bytes: self.chunk_bytes };
-        let ground = Ground { path: name.into(), flags: OFlags::empty(), below };
+        let ground = RunFile { path: name.into(), flags: OFlags::empty(), below };
         ground.clear_headers()?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).growth(Growth::None);
@@ -233,9 +234,9 @@ impl Stripe {
 
     /// Members of equal length, without their headers. Directories may share free space.
     fn room_bytes(&self) -> Result<u64> {
-        let rooms = self.members.iter().map(Place::room_bytes).collect::<Result<Vec<_>>>()?;
+        let rooms = self.members.iter().map(BenchTarget::room_bytes).collect::<Result<Vec<_>>>()?;
         let count = self.members.len() as u64;
-        let shared = if self.members.iter().any(Place::is_device) { 1 } else { count };
+        let shared = if self.members.iter().any(BenchTarget::is_device) { 1 } else { count };
         let chunks = rooms.into_iter().min().unwrap_or(0) / shared / self.chunk_bytes;
         Ok(chunks.saturating_sub(1) * self.chunk_bytes * count)
     }
@@ -249,7 +250,7 @@ const HEADER_BYTES: usize = 4096;
 const NOTHING_MAX_BYTES: u64 = 1 << 60;
 
 /// The file of one run. Each call that opens it makes a new description.
-pub struct Ground {
+pub struct RunFile {
     path: PathBuf,
     /// Required by every writer.
     flags: OFlags,
@@ -262,7 +263,7 @@ enum Below {
     Device,
     Nothing,
     Stripe {
-        members: Vec<Ground>,
+        members: Vec<RunFile>,
         chunk_bytes: u64,
     },
 }
@@ -271,7 +272,7 @@ enum Below {
 /// would disturb the next run. Truncation frees the space before it returns.
 ///
 /// The headers of devices are erased, so that they do not look like a volume.
-impl Drop for Ground {
+impl Drop for RunFile {
     fn drop(&mut self) {
         match &self.below {
             Below::Scratch(scratch) => drop(scratch.set_len(0)),
@@ -285,7 +286,7 @@ impl Drop for Ground {
     }
 }
 
-impl Ground {
+impl RunFile {
     fn of_scratch(scratch: File) -> Self {
         let path = format!("/proc/self/fd/{}", scratch.as_raw_fd()).into();
         Self { path, flags: OFlags::empty(), below: Below::Scratch(scratch) }
@@ -431,7 +432,7 @@ mod tests {
     #[test]
     fn o_dsync_is_not_o_sync() {
         let directory = tempfile::tempdir().unwrap();
-        let ground = Place::directory(directory.path()).unwrap().prepare().unwrap();
+        let ground = BenchTarget::directory(directory.path()).unwrap().prepare().unwrap();
         let file = ground.open_as(OFlags::RDWR | O_DSYNC).unwrap();
         let flags = rustix::fs::fcntl_getfl(&file).unwrap().bits();
         assert_eq!(flags & libc::O_SYNC as u32, libc::O_DSYNC as u32);
@@ -440,7 +441,7 @@ mod tests {
     #[test]
     fn scratch_files_have_no_name() {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::directory(directory.path()).unwrap();
+        let place = BenchTarget::directory(directory.path()).unwrap();
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let _scratch = place.prepare().unwrap();
         let _unlinked = place.unlinked(flags, Mode::RUSR | Mode::WUSR).unwrap();
@@ -450,20 +451,20 @@ mod tests {
     #[test]
     fn only_directories() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let refusal = Place::directory(file.path()).err().unwrap().to_string();
+        let refusal = BenchTarget::directory(file.path()).err().unwrap().to_string();
         assert!(refusal.ends_with("is not a directory"), "{refusal}");
-        assert!(Place::directory(&file.path().with_extension("missing")).is_err());
+        assert!(BenchTarget::directory(&file.path().with_extension("missing")).is_err());
     }
 
     #[test]
     fn no_files_can_be_stored() {
-        let refusal = Place::directory(Path::new("/proc")).err().unwrap().to_string();
+        let refusal = BenchTarget::directory(Path::new("/proc")).err().unwrap().to_string();
         assert_eq!(refusal, "/proc: this file system stores no files");
     }
 
     #[test]
     fn a_place_tells_its_room_and_file_system() {
-        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
         assert!(place.fs.is_some());
         assert!(place.room_bytes().unwrap() > 0);
     }

@@ -5,7 +5,7 @@ mod files;
 use super::estimate::{self, Length, Trial, Typed};
 use super::indirect::WRITE_BYTES;
 use super::ledger::Ledger;
-use super::place::Place;
+use super::place::BenchTarget;
 use super::trial::RUNTIME as TRIAL_RUNTIME;
 use super::volume::{BLOCK_BYTES, VOLUME_BYTES, Volume};
 use super::work::{Backend, Pace, Point, Route, Scenario, Space, Units, Work};
@@ -51,7 +51,7 @@ pub type Rows = Vec<(Point, Route)>;
 
 /// A validated bench.
 pub struct Plan {
-    pub place: Place,
+    pub place: BenchTarget,
     pub drafts: Vec<Draft>,
 }
 
@@ -139,7 +139,7 @@ impl Plan {
 
     /// All scenarios, shortened: `dioxide bench` without a scenario.
     fn tour(dir: &Path) -> Result<Self> {
-        let place = Place::directory(dir)?;
+        let place = BenchTarget::directory(dir)?;
         let size_bytes = size(&place, None, SIZE_DEFAULT_MAX_BYTES)?;
         let open = Typed::default();
         let pace = provisional(open);
@@ -171,8 +171,8 @@ impl Plan {
     fn append(args: &args::Append) -> Result<Self> {
         let backend = args.backend.into();
         let (place, size_default_max_bytes) = match backend {
-            Backend::System => (Place::directory(&args.dir)?, SIZE_DEFAULT_MAX_BYTES),
-            Backend::Sim => (Place::nothing(), u64::MAX),
+            Backend::System => (BenchTarget::directory(&args.dir)?, SIZE_DEFAULT_MAX_BYTES),
+            Backend::Sim => (BenchTarget::nothing(), u64::MAX),
         };
         ensure!(
             backend == Backend::System || !args.recycle,
@@ -209,7 +209,7 @@ impl Plan {
     }
 
     fn indirect(args: &args::Indirect) -> Result<Self> {
-        let place = Place::directory(&args.dir)?;
+        let place = BenchTarget::directory(&args.dir)?;
         let &args::Indirect { count, rounds, .. } = args;
         let typed = Typed { runtime: None, rounds, count, size_bytes: None };
         let work = Work { writes_afresh: args.fresh, ..indirect_work(&place, typed)? };
@@ -220,7 +220,7 @@ impl Plan {
         let backend = args.backend.into();
         let place = match backend {
             Backend::System => place(&args.place)?,
-            Backend::Sim => Place::nothing(),
+            Backend::Sim => BenchTarget::nothing(),
         };
         let size_bytes = size(&place, args.size, MIXED_SIZE_DEFAULT_MAX_BYTES)?;
         let crews = Crews::new(&args.numjobs, &args.iodepth);
@@ -244,19 +244,19 @@ fn tour_rows() -> [Rows; 3] {
 }
 
 /// A device, only if it is named twice.
-fn place(args: &args::Place) -> Result<Place> {
-    let Some(device) = &args.device else { return Place::directory(&args.dir) };
+fn place(args: &args::Place) -> Result<BenchTarget> {
+    let Some(device) = &args.device else { return BenchTarget::directory(&args.dir) };
     ensure!(
         args.overwrite_device == [device.as_path()],
         "--device and --overwrite-device name different devices; nothing was touched"
     );
-    Place::device(device)
+    BenchTarget::device(device)
 }
 
 /// Devices, only if they are named twice, in the same order.
-fn stripe(args: &args::Sync) -> Result<Place> {
+fn stripe(args: &args::Sync) -> Result<BenchTarget> {
     ensure!(args.stripe.len() > 1, "--stripe needs two members at least");
-    let place = Place::stripe(&args.stripe, args.chunk)?;
+    let place = BenchTarget::stripe(&args.stripe, args.chunk)?;
     let named_again = &args.place.overwrite_device;
     if place.is_device() {
         ensure!(
@@ -379,7 +379,7 @@ fn indirect_point() -> Point {
 
 /// Whether the kernel can mount a volume for this process; the reason if not. An error if no volume
 /// can be made at all.
-fn can_mount(place: &Place) -> Result<Result<(), String>> {
+fn can_mount(place: &BenchTarget) -> Result<Result<(), String>> {
     let volume = Volume::make(place)?;
     if !rustix::process::geteuid().is_root() {
         return Ok(Err("a loop mount is for root only".into()));
@@ -400,7 +400,7 @@ fn with_tail(tail: Tail, points: Vec<Point>) -> Vec<Point> {
 }
 
 pub fn append_work(
-    place: &Place,
+    place: &BenchTarget,
     mut rows: Rows,
     pace: Pace,
     size_bytes: u64,
@@ -424,7 +424,7 @@ pub fn append_work(
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
-pub fn sync_work(place: &Place, rows: Rows, pace: Pace) -> Result<Work> {
+pub fn sync_work(place: &BenchTarget, rows: Rows, pace: Pace) -> Result<Work> {
     let largest = one_block_each(&rows);
     check_space(place, largest)?;
     check_ledger(&rows, largest, memory_bytes())?;
@@ -433,14 +433,14 @@ pub fn sync_work(place: &Place, rows: Rows, pace: Pace) -> Result<Work> {
     Ok(Work::new(rows, pace, largest, abilities.units))
 }
 
-pub fn mixed_work(place: &Place, rows: Rows, pace: Pace, size_bytes: u64) -> Result<Work> {
+pub fn mixed_work(place: &BenchTarget, rows: Rows, pace: Pace, size_bytes: u64) -> Result<Work> {
     check_room(place, &rows, size_bytes)?;
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
-fn indirect_work(place: &Place, typed: Typed) -> Result<Work> {
+fn indirect_work(place: &BenchTarget, typed: Typed) -> Result<Work> {
     check_space(place, 2 * VOLUME_BYTES)?;
     let mut rows = indirect_rows();
     if let Err(why) = can_mount(place)? {
@@ -462,7 +462,7 @@ fn indirect_rows() -> Rows {
     Crews::new(&[1], &[]).rows(vec![indirect_point()])
 }
 
-fn check_space(place: &Place, needed: u64) -> Result<()> {
+fn check_space(place: &BenchTarget, needed: u64) -> Result<()> {
     let room = place.room_bytes()?;
     ensure!(
         needed <= room,
@@ -481,7 +481,7 @@ fn one_block_each(rows: &[(Point, Route)]) -> u64 {
 
 /// Checks that each outstanding operation has space in a file of this size, and that the ledger
 /// fits. Returns the memory for one block each.
-fn check_room(place: &Place, rows: &[(Point, Route)], size_bytes: u64) -> Result<u64> {
+fn check_room(place: &BenchTarget, rows: &[(Point, Route)], size_bytes: u64) -> Result<u64> {
     let largest = one_block_each(rows);
     if largest > size_bytes {
         bail!(no_room(&place.name(), place.room_bytes()?, size_bytes, largest));
@@ -558,7 +558,7 @@ fn with_buffered_group(rows: Rows, is_wanted: bool) -> Rows {
 }
 
 /// The library's reason if it cannot recycle files here.
-fn why_not_recycled(place: &Place, growth: Growth) -> Result<Option<String>> {
+fn why_not_recycled(place: &BenchTarget, growth: Growth) -> Result<Option<String>> {
     let ground = place.prepare()?;
     let file = ground.open_with(OpenOptions::new().write(true).growth(growth))?;
     let why = match file.recycle() {
@@ -581,7 +581,7 @@ struct Abilities {
 
 impl Abilities {
     /// From the library, and the first proof that it works here at all.
-    fn of(place: &Place, growth: Growth) -> Result<Self> {
+    fn of(place: &BenchTarget, growth: Growth) -> Result<Self> {
         let ground = place.prepare()?;
         // Gives a better message for a file system without O_DIRECT.
         if !place.keeps_nothing() {
@@ -608,7 +608,7 @@ impl Abilities {
 }
 
 /// The maximum size of a scratch file, or of the used part of a device.
-pub fn size(place: &Place, wanted: Option<u64>, default_max_bytes: u64) -> Result<u64> {
+pub fn size(place: &BenchTarget, wanted: Option<u64>, default_max_bytes: u64) -> Result<u64> {
     let free = place.room_bytes()?;
     match wanted {
         None => Ok(default_max_bytes.min(free / SIZE_DEFAULT_FRACTION)),
@@ -825,7 +825,7 @@ mod tests {
 
     #[test]
     fn size_is_capped() {
-        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
         assert_eq!(size(&place, None, 8192).unwrap(), 8192);
         assert!(size(&place, None, u64::MAX).unwrap() <= place.room_bytes().unwrap() / 2);
         assert_eq!(size(&place, Some(4096), 0).unwrap(), 4096);

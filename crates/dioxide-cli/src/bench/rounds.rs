@@ -5,7 +5,7 @@
 
 use super::figures::Row;
 use super::order::order;
-use super::place::Place;
+use super::place::BenchTarget;
 use super::progress::Progress;
 use super::task::Task;
 use super::work::Work;
@@ -14,7 +14,7 @@ use anyhow::Result;
 use std::time::{Duration, Instant};
 
 /// Runs all of `work`; the rows are ordered by point, then by route.
-pub fn run(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Row>> {
+pub fn run(place: &BenchTarget, work: &Work, progress: &Progress) -> Result<Vec<Row>> {
     let row = |&(point, route)| Row { asked: work.asked(), ..Row::new(point, route) };
     let mut rows: Vec<Row> = work.rows.iter().map(row).collect();
     let begun = Instant::now();
@@ -36,7 +36,7 @@ pub fn run(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Row>> 
     Ok(rows)
 }
 
-fn run_one(place: &Place, work: &Work, row: &mut Row, progress: &Progress) -> Result<()> {
+fn run_one(place: &BenchTarget, work: &Work, row: &mut Row, progress: &Progress) -> Result<()> {
     progress.announce(&row.point, row.route);
     row.add(Task::new(place, work, row.point, row.route).run()?);
     progress.advance();

@@ -4,7 +4,7 @@
 
 use super::ledger::{End, Ledger};
 use super::members::Members;
-use super::place::{FILL_BYTES, Place};
+use super::place::{BenchTarget, FILL_BYTES};
 use super::stamp::fill_as_old;
 use super::task::Task;
 use super::work::Space;
@@ -124,7 +124,7 @@ impl Set {
 }
 
 /// A scratch file, open for direct reads and writes.
-fn direct(place: &Place) -> Result<File> {
+fn direct(place: &BenchTarget) -> Result<File> {
     interrupt::check()?;
     let file = place.scratch()?;
     let flags = fcntl_getfl(&file).context("fcntl")?;
@@ -164,7 +164,7 @@ pub mod examples {
     use std::time::Duration;
 
     /// A run of 50 ms over 64 KiB, in blocks of 4 KiB.
-    pub fn task(place: &Place, point: Point, route: Route) -> Task<'_> {
+    pub fn task(place: &BenchTarget, point: Point, route: Route) -> Task<'_> {
         let pace = Pace { runtime: Duration::from_millis(50), rounds: 1 };
         let units = Units { write_bytes: 4096, append_bytes: 4096 };
         Task::new(place, &Work::new(vec![(point, route)], pace, 64 << 10, units), point, route)
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn files_are_nameless_and_of_equal_length() {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::directory(directory.path()).unwrap();
+        let place = BenchTarget::directory(directory.path()).unwrap();
         for space in [Space::Written, Space::Unwritten] {
             let point = Point { space: Some(space), ..files_point(3, 1) };
             let set = Set::make(&examples::task(&place, point, Route::Kernel)).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     fn a_file_takes_two_descriptors() {
         const COUNT: usize = 200;
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::directory(directory.path()).unwrap();
+        let place = BenchTarget::directory(directory.path()).unwrap();
         let task = Task {
             size_bytes: 1 << 20,
             ..examples::task(&place, files_point(COUNT, 1), Route::Dioxide)

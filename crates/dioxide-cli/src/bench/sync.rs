@@ -9,7 +9,7 @@ use super::blocks::Places;
 use super::figures::Run;
 use super::ledger::{End, Ledger};
 use super::members::Members;
-use super::place::Ground;
+use super::place::RunFile;
 use super::target::{Direction, Target};
 use super::task::Task;
 use super::work::Route;
@@ -36,7 +36,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 }
 
 /// As the kernel did: one flush at a time, each for its own write only.
-fn under_a_lock(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+fn under_a_lock(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
     let file = ground.open_members(OFlags::empty())?;
     let flush = Mutex::new(());
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
@@ -48,7 +48,7 @@ fn under_a_lock(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run
     Ok(shift.clock_out())
 }
 
-fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
     let file = ground.open_members(OFlags::SYNC)?;
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         pwrite(&file, block, offset)?;
@@ -57,7 +57,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<R
     Ok(shift.clock_out())
 }
 
-fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+fn through_dioxide(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
     let file = ground.open_with(&options())?;
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         file.write_at(block, offset)?;
@@ -69,7 +69,7 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
 fn through_a_queue(
     task: &Task<'_>,
     iodepth: usize,
-    ground: &Ground,
+    ground: &RunFile,
     ledger: &Ledger,
 ) -> Result<Run> {
     let file = ground.open_with(&options())?;

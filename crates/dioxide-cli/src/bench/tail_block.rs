@@ -55,7 +55,7 @@ impl<F: Backing> TailBlock<F> {
     /// Truncates the padding, and makes everything stable.
     pub fn finish(self) -> Result<()> {
         let tail = self.tail.into_inner().unwrap_or_else(PoisonError::into_inner);
-        self.file.cut(tail.start + tail.filled as u64)?;
+        self.file.truncate(tail.start + tail.filled as u64)?;
         self.file.fdatasync()
     }
 }

@@ -5,7 +5,7 @@ use super::blocks::{Blocks, Places};
 use super::crew::{Crew, Watching};
 use super::figures::Run;
 use super::ledger::{End, Ledger};
-use super::place::{Ground, O_DSYNC, Place};
+use super::place::{BenchTarget, O_DSYNC, RunFile};
 use super::records::{Gaps, Records};
 use super::schedule::Schedule;
 use super::stamp::salt;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// The parameters of a run.
 pub struct Task<'a> {
-    pub place: &'a Place,
+    pub place: &'a BenchTarget,
     pub point: Point,
     pub route: Route,
     pub runtime: Duration,
@@ -31,7 +31,7 @@ pub struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    pub fn new(place: &'a Place, work: &Work, point: Point, route: Route) -> Self {
+    pub fn new(place: &'a BenchTarget, work: &Work, point: Point, route: Route) -> Self {
         let &Work { runtime, count, size_bytes, units, growth_cap_bytes, writes_afresh, .. } = work;
         Self {
             place,
@@ -136,7 +136,7 @@ impl<'a> Task<'a> {
     pub fn conclude(
         &self,
         mut run: Run,
-        ground: &Ground,
+        ground: &RunFile,
         ledger: &Ledger,
         end: End,
     ) -> Result<Run> {

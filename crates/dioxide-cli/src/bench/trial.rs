@@ -1,7 +1,7 @@
 //! A short run of every path, which shows how long runs take here.
 
 use super::estimate::Trial;
-use super::place::Place;
+use super::place::BenchTarget;
 use super::progress::Progress;
 use super::task::Task;
 use super::work::{Point, Route, Scenario, Space, Work};
@@ -15,12 +15,12 @@ pub const RUNTIME: Duration = Duration::from_millis(100);
 const FILLED_MAX_BYTES: u64 = 16 << 20;
 
 /// Tries each path once.
-pub fn of_each(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Trial>> {
+pub fn of_each(place: &BenchTarget, work: &Work, progress: &Progress) -> Result<Vec<Trial>> {
     work.rows.iter().map(|row| of_one(place, work, *row, progress)).collect()
 }
 
 fn of_one(
-    place: &Place,
+    place: &BenchTarget,
     work: &Work,
     (point, route): (Point, Route),
     progress: &Progress,

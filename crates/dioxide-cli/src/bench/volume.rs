@@ -5,7 +5,7 @@
 //! two calls of losetup. The mount is attached nowhere.
 
 use super::ledger::Written;
-use super::place::Place;
+use super::place::BenchTarget;
 use super::stamp::fill_as_old;
 use crate::meter::disk::Disk;
 use crate::tools::Tool;
@@ -47,7 +47,7 @@ pub struct Volume {
 impl Volume {
     /// Makes one, with a file of [`HEAD_BYTES`] in it. The image is fully written, so that its own
     /// file system has nothing to allocate later. All of it is stable on return.
-    pub fn make(place: &Place) -> Result<Self> {
+    pub fn make(place: &BenchTarget) -> Result<Self> {
         let volume = Self { image: place.scratch()?, scratch: place.scratch()? };
         let zeros = Buffer::zeroed(1 << 20);
         for offset in (0..VOLUME_BYTES).step_by(zeros.len()) {

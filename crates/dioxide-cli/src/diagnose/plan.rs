@@ -1,7 +1,7 @@
 //! The plan: the workloads to run and observe.
 
 use crate::args;
-use crate::bench::place::Place;
+use crate::bench::place::BenchTarget;
 use crate::bench::plan::{self, Crews};
 use crate::bench::work::{self, Point, Route, Work};
 use crate::sizes::Sizes;
@@ -23,7 +23,7 @@ const FILLED_SIZE_DEFAULT_MAX_BYTES: u64 = 32 << 20;
 
 /// A validated diagnosis of a path.
 pub struct Plan {
-    pub place: Place,
+    pub place: BenchTarget,
     pub inquiries: Vec<Inquiry>,
 }
 
@@ -50,7 +50,7 @@ impl Plan {
 }
 
 impl Inquiry {
-    fn new(place: &Place, rw: Rw, args: &args::Workload, pace: &Pace) -> Result<Self> {
+    fn new(place: &BenchTarget, rw: Rw, args: &args::Workload, pace: &Pace) -> Result<Self> {
         let route = if rw == Rw::Hole { Route::Sparse } else { Route::Kernel };
         let points = points(rw, args);
         let Some(&last) = points.last() else { bail!("no numbers of threads") };
@@ -118,7 +118,7 @@ impl Pace {
 }
 
 /// A directory, or a device if it is named twice.
-fn place(path: &Path, overwrite_device: Option<&Path>) -> Result<Place> {
+fn place(path: &Path, overwrite_device: Option<&Path>) -> Result<BenchTarget> {
     let name = path.display();
     match overwrite_device {
         Some(device) => {
@@ -127,7 +127,7 @@ fn place(path: &Path, overwrite_device: Option<&Path>) -> Result<Place> {
                 "{name} and --overwrite-device {} are not the same; nothing was touched",
                 device.display()
             );
-            Place::device(path)
+            BenchTarget::device(path)
         }
         None if is_device(path) => {
             bail!(
@@ -135,7 +135,7 @@ fn place(path: &Path, overwrite_device: Option<&Path>) -> Result<Place> {
                  may be destroyed"
             )
         }
-        None => Place::directory(path),
+        None => BenchTarget::directory(path),
     }
 }
 
@@ -145,7 +145,7 @@ fn is_device(path: &Path) -> bool {
 }
 
 /// The given workloads, each once; by default all that apply.
-fn kinds(place: &Place, typed: &[args::Rw]) -> Result<Vec<Rw>> {
+fn kinds(place: &BenchTarget, typed: &[args::Rw]) -> Result<Vec<Rw>> {
     let needs_file = |rw: &Rw| matches!(rw, Rw::Append | Rw::Hole);
     let is_possible = |rw: &Rw| !(place.is_device() && needs_file(rw));
     if typed.is_empty() {

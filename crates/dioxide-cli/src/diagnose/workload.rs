@@ -4,7 +4,7 @@ use super::document::Diagnosis;
 use super::plan::Inquiry;
 use crate::bench::crew::Watching;
 use crate::bench::figures::Row;
-use crate::bench::place::Place;
+use crate::bench::place::BenchTarget;
 use crate::bench::progress::Progress;
 use crate::bench::rounds;
 use crate::bench::task::Task;
@@ -15,7 +15,7 @@ use dioxide_diagnose::watch;
 
 /// Measures, observes and judges one workload.
 pub fn diagnose(
-    place: &Place,
+    place: &BenchTarget,
     inquiry: &Inquiry,
     options: watch::Options,
     progress: &Progress,

@@ -1,7 +1,7 @@
 //! Tries the abilities of a file system beyond reading and writing, on scratch files.
 
 use super::facts::{Facts, Topic};
-use crate::bench::place::{Ground, Place};
+use crate::bench::place::{BenchTarget, RunFile};
 use crate::sys::{EXTENT_UNWRITTEN, extent_flags};
 use anyhow::Result;
 use dioxide::Buffer;
@@ -48,7 +48,7 @@ const WRITE_FLAGS: &[(&str, &str, ReadWriteFlags)] = &[
 ];
 
 /// Tries everything.
-pub fn look(place: &Place, directory: &Path, facts: &mut Facts) -> Result<()> {
+pub fn look(place: &BenchTarget, directory: &Path, facts: &mut Facts) -> Result<()> {
     allocate(&place.prepare()?, facts)?;
     map(&place.prepare()?, facts)?;
     keep(place, directory, facts)
@@ -65,7 +65,7 @@ fn worked<T>(outcome: Result<T, Errno>) -> Result<bool, Errno> {
     }
 }
 
-fn allocate(ground: &Ground, facts: &mut Facts) -> Result<()> {
+fn allocate(ground: &RunFile, facts: &mut Facts) -> Result<()> {
     let file = ground.open_cached()?;
     file.set_len(16 * UNIT)?;
     file.write_all_at(&vec![1; 16 * UNIT as usize], 0)?;
@@ -83,7 +83,7 @@ fn allocate(ground: &Ground, facts: &mut Facts) -> Result<()> {
 }
 
 /// The block mapping of a file, as the file system reports it.
-fn map(ground: &Ground, facts: &mut Facts) -> Result<()> {
+fn map(ground: &RunFile, facts: &mut Facts) -> Result<()> {
     let topic = Topic::Abilities;
     let file = ground.open_cached()?;
     file.set_len(8 * UNIT)?;
@@ -124,10 +124,10 @@ fn map(ground: &Ground, facts: &mut Facts) -> Result<()> {
 }
 
 /// Attributes, names, clones.
-fn keep(place: &Place, directory: &Path, facts: &mut Facts) -> Result<()> {
+fn keep(place: &BenchTarget, directory: &Path, facts: &mut Facts) -> Result<()> {
     let topic = Topic::Abilities;
     let (one, other) = (place.scratch()?, place.scratch()?);
-    let marked = fsetxattr(&one, "user.dioxide", &[0; MARKER_BYTES], XattrFlags::CREATE);
+    let marked = fsetxattr(&one, dioxide::MARKER_NAME, &[0; MARKER_BYTES], XattrFlags::CREATE);
     facts.tell(
         topic,
         "user_xattr",
@@ -150,7 +150,7 @@ fn keep(place: &Place, directory: &Path, facts: &mut Facts) -> Result<()> {
 }
 
 /// Flags of single writes.
-pub fn write_flags(ground: &Ground, facts: &mut Facts) -> Result<()> {
+pub fn write_flags(ground: &RunFile, facts: &mut Facts) -> Result<()> {
     let block = Buffer::zeroed(UNIT as usize);
     let (direct, cached) = (ground.open(OFlags::empty())?, ground.open_cached()?);
     direct.set_len(0)?;

@@ -1,7 +1,7 @@
 //! Alignments of direct I/O: as the kernel states them, and as it accepts them in practice.
 
 use super::facts::{Facts, Topic};
-use crate::bench::place::Ground;
+use crate::bench::place::RunFile;
 use anyhow::{Context, Result};
 use dioxide::Buffer;
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, statx};
@@ -87,7 +87,7 @@ pub fn as_stated(file: &File, facts: &mut Facts) {
 }
 
 /// The direct writes that are accepted over written blocks.
-pub fn of_writes(ground: &Ground, facts: &mut Facts) -> Result<()> {
+pub fn of_writes(ground: &RunFile, facts: &mut Facts) -> Result<()> {
     ground.fill(2 * TRIED_MAX_BYTES as u64)?;
     let file = ground.open(OFlags::empty())?;
     let memory = Buffer::zeroed(2 * TRIED_MAX_BYTES);
@@ -184,7 +184,7 @@ fn is_done_at_once(file: &File, bytes: &[u8], offset: u64, first: &[u8]) -> io::
 }
 
 /// The direct writes that complete without waiting for a lock or an allocation.
-pub fn without_waiting(ground: &Ground, facts: &mut Facts) -> Result<()> {
+pub fn without_waiting(ground: &RunFile, facts: &mut Facts) -> Result<()> {
     let block = Buffer::zeroed(TRIED_MAX_BYTES);
     let len = block.len() as u64;
     let file = ground.open(OFlags::empty())?;

@@ -5,7 +5,7 @@ use super::document::{Cost, Flush, Target};
 use super::site::Site;
 use super::turns::{ROUNDS, in_turn};
 use crate::bench::latency::Timings;
-use crate::bench::place::{O_DSYNC, Place};
+use crate::bench::place::{BenchTarget, O_DSYNC};
 use crate::bench::progress::Progress;
 use crate::bench::ratio::median;
 use crate::meter::disk::{Counts, Disk};
@@ -34,7 +34,7 @@ struct Seen<'a> {
 }
 
 /// Times each kind in turn, durable and not.
-pub fn of_writes(place: &Place, sites: &[Site], progress: &Progress) -> Result<Vec<Cost>> {
+pub fn of_writes(place: &BenchTarget, sites: &[Site], progress: &Progress) -> Result<Vec<Cost>> {
     let sites = sites.iter().filter(|site| TARGETS.contains(&site.target));
     let new = |site, is_dsync| Seen {
         site,

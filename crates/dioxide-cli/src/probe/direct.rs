@@ -2,7 +2,7 @@
 //! writes.
 
 use super::facts::{Facts, Told, Topic};
-use crate::bench::place::Ground;
+use crate::bench::place::RunFile;
 use crate::sys::pages_in_cache;
 use anyhow::{Context, Result};
 use dioxide::Buffer;
@@ -16,7 +16,7 @@ const WRITES: u64 = 8;
 
 /// Samples during the writes, because the kernel drops the pages before a call returns. `why_not`
 /// is the library's knowledge of such file systems.
-pub fn look(ground: &Ground, why_not: Option<String>, facts: &mut Facts) -> Result<()> {
+pub fn look(ground: &RunFile, why_not: Option<String>, facts: &mut Facts) -> Result<()> {
     let how = format!("cachestat during {WRITES} direct writes of 4 MiB");
     let told: Told = match pages_seen(ground)? {
         Err(why) => Err(why),
@@ -31,7 +31,7 @@ pub fn look(ground: &Ground, why_not: Option<String>, facts: &mut Facts) -> Resu
 }
 
 /// The maximum number of cached pages during the writes.
-fn pages_seen(ground: &Ground) -> Result<Result<u64, String>> {
+fn pages_seen(ground: &RunFile) -> Result<Result<u64, String>> {
     match pages_of_a_cached_write(ground) {
         Err(error) => return Ok(Err(format!("{error} (needs Linux 6.5)"))),
         // On overlayfs the pages belong to another file.
@@ -67,7 +67,7 @@ fn pages_seen(ground: &Ground) -> Result<Result<u64, String>> {
 }
 
 /// Whether existing pages are visible at all.
-fn pages_of_a_cached_write(ground: &Ground) -> std::io::Result<u64> {
+fn pages_of_a_cached_write(ground: &RunFile) -> std::io::Result<u64> {
     let file = ground.open_cached().map_err(std::io::Error::other)?;
     file.write_all_at(&[1; 4096], 0)?;
     pages_in_cache(&file)

@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, Told, Topic};
 use super::subject::Subject;
-use crate::bench::place::{Ground, Place};
+use crate::bench::place::{BenchTarget, RunFile};
 use crate::meter::mount::Mount;
 use crate::warnings;
 use anyhow::Result;
@@ -139,7 +139,7 @@ fn ext4_folder(mount: &Mount) -> PathBuf {
 
 /// The library's messages when it opens a file here, with each kind of growth. Returns its reason
 /// if direct I/O is not direct.
-pub fn ask_the_library(place: &Place, facts: &mut Facts) -> Result<Option<String>> {
+pub fn ask_the_library(place: &BenchTarget, facts: &mut Facts) -> Result<Option<String>> {
     let ground = place.prepare()?;
     let zeroed = grows(&ground, Growth::Zeroed);
     let (file, said) = open_with(&ground, Growth::Unwritten);
@@ -186,7 +186,7 @@ pub fn ask_the_library(place: &Place, facts: &mut Facts) -> Result<Option<String
     Ok(said_of(&said, "O_DIRECT is not direct here: "))
 }
 
-fn grows(ground: &Ground, growth: Growth) -> Result<String, String> {
+fn grows(ground: &RunFile, growth: Growth) -> Result<String, String> {
     let (file, said) = open_with(ground, growth);
     let told = growth_in(&file, &said, growth);
     // Nothing was written, so a failed close loses nothing.
@@ -195,7 +195,7 @@ fn grows(ground: &Ground, growth: Growth) -> Result<String, String> {
 }
 
 /// The file, and the library's messages.
-fn open_with(ground: &Ground, growth: Growth) -> (Result<dioxide::File, String>, Vec<String>) {
+fn open_with(ground: &RunFile, growth: Growth) -> (Result<dioxide::File, String>, Vec<String>) {
     let mut options = OpenOptions::new();
     options.write(true).growth(growth);
     let (file, said) = warnings::overhear(|| ground.open_with(&options));

@@ -25,7 +25,7 @@ mod verdict;
 mod waits;
 
 use crate::args;
-use crate::bench::place::Place;
+use crate::bench::place::BenchTarget;
 use crate::bench::progress::Progress;
 use crate::device;
 use crate::exit::Unmeasured;
@@ -180,7 +180,7 @@ fn durability(document: &mut Document) {
 }
 
 fn on_a_file_system(
-    place: &Place,
+    place: &BenchTarget,
     directory: &std::path::Path,
     is_quick: bool,
     document: &mut Document,
@@ -239,7 +239,7 @@ fn takes_blocks(document: &mut Document) -> bool {
     unit <= site::BLOCK_BYTES
 }
 
-fn measure(place: &Place, document: &mut Document) -> Result<()> {
+fn measure(place: &BenchTarget, document: &mut Document) -> Result<()> {
     let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
     let site = |target| Site::new(place, target, unit).transpose();
     let sites = concurrency::TARGETS.into_iter().filter_map(site).collect::<Result<Vec<_>>>()?;

@@ -34,7 +34,7 @@ pub fn look(file: &File, facts: &mut Facts) {
         has(IFlags::NOCOW),
         "FS_IOC_GETFLAGS, FS_NOCOW_FL",
     );
-    let marked = match fgetxattr(file, "user.dioxide", &mut [0u8; 4096][..]) {
+    let marked = match fgetxattr(file, dioxide::MARKER_NAME, &mut [0u8; 4096][..]) {
         Ok(_) => Ok(true),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
         Err(errno) => Err(errno),

@@ -2,7 +2,7 @@
 //! threads of a crew.
 
 use super::document::Target;
-use crate::bench::place::{Ground, Place};
+use crate::bench::place::{BenchTarget, RunFile};
 use anyhow::{Context, Result};
 use dioxide::Buffer;
 use fastrand::Rng;
@@ -29,7 +29,7 @@ pub struct Site {
 }
 
 enum Below {
-    Scratch(Ground),
+    Scratch(RunFile),
     /// Read only, this number of bytes.
     Device(File, u64),
 }
@@ -44,7 +44,7 @@ pub struct Opened<'a> {
 
 impl Site {
     /// Prepares a file for this kind of write. None if the file system cannot.
-    pub fn new(place: &Place, target: Target, offset_bytes: u64) -> Result<Option<Self>> {
+    pub fn new(place: &BenchTarget, target: Target, offset_bytes: u64) -> Result<Option<Self>> {
         let ground = place.prepare()?;
         match target {
             Target::Overwrite => ground.fill(SITE_BYTES)?,

@@ -1,7 +1,7 @@
 //! The subject of a probe: a directory, a file with its directory, or a device. Only directories
 //! are written to, and only in a nameless file.
 
-use crate::bench::place::Place;
+use crate::bench::place::BenchTarget;
 use crate::exit::say;
 use crate::meter::mount::{Mount, mount_of_path};
 use anyhow::{Context, Result, bail};
@@ -24,7 +24,7 @@ pub struct Subject {
 
 pub enum Kind {
     /// A target for writes, or why there is none.
-    Directory { place: Result<Place, String>, file: Option<File> },
+    Directory { place: Result<BenchTarget, String>, file: Option<File> },
     /// Open for direct reads, or why not.
     Device(Result<File, String>),
 }
@@ -62,7 +62,7 @@ impl Subject {
     fn in_directory(path: &Path, file: Option<File>) -> Result<Self> {
         let mount = mount_of_path(path);
         let device = mount.as_ref().and_then(|mount| block_device(&overlay::below(mount)?));
-        let place = match Place::directory(path) {
+        let place = match BenchTarget::directory(path) {
             Ok(place) => Ok(place),
             Err(error) => Err(why_nothing_is_written(error)?),
         };

@@ -3,7 +3,7 @@
 
 use super::document::SyncMethod;
 use super::turns::{ROUNDS, in_turn};
-use crate::bench::place::{Ground, O_DSYNC, Place};
+use crate::bench::place::{BenchTarget, O_DSYNC, RunFile};
 use crate::bench::progress::Progress;
 use crate::bench::ratio::Ratio;
 use crate::sync_ring::{Ring, Sync};
@@ -69,7 +69,7 @@ struct Contender {
 }
 
 /// Compares them all on one file.
-pub fn compare(place: &Place, progress: &Progress) -> Result<Vec<SyncMethod>> {
+pub fn compare(place: &BenchTarget, progress: &Progress) -> Result<Vec<SyncMethod>> {
     let ground = place.prepare()?;
     ground.fill(FILE_BYTES)?;
     let contender =
@@ -88,7 +88,7 @@ pub fn compare(place: &Place, progress: &Progress) -> Result<Vec<SyncMethod>> {
 }
 
 impl Contender {
-    fn slice(&mut self, ground: &Ground) -> Result<()> {
+    fn slice(&mut self, ground: &RunFile) -> Result<()> {
         let file = ground.open(self.method.flags)?;
         let block = Buffer::zeroed(WRITE_BYTES);
         let offsets: Vec<u64> =

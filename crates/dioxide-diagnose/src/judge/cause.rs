@@ -53,7 +53,7 @@ impl Cause {
 
 /// A cause with its evidence. The evidence is empty if the wait itself shows the cause.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ground {
+pub struct CauseEvidence {
     pub cause: Cause,
     pub because: String,
 }
@@ -104,8 +104,8 @@ pub fn reported_by(case: &Case<'_>, seen: &Seen<'_>) -> Option<Cause> {
 }
 
 /// The cause of a file's writes, best evidence first.
-pub fn of_file(case: &Case<'_>, file: &SeenFile) -> Ground {
-    let ground = |cause, because: String| Ground { cause, because };
+pub fn of_file(case: &Case<'_>, file: &SeenFile) -> CauseEvidence {
+    let ground = |cause, because: String| CauseEvidence { cause, because };
     if file.is_buffered && !file.is_direct {
         return ground(Cause::Buffered, format!("{} is open without O_DIRECT.", file.path));
     }
@@ -138,7 +138,7 @@ pub fn is_behind_direct_write(case: &Case<'_>, seen: &Seen<'_>) -> bool {
 }
 
 /// Threads that write a file opened only with O_DIRECT, but wait for pages of the cache.
-fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
+fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<CauseEvidence> {
     let cause = match file.fs.as_deref() {
         Some("btrfs") => Cause::Checksums,
         Some("ext4" | "ext3" | "ext2") => Cause::HolesThroughCache,
@@ -163,7 +163,7 @@ fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
             file.path
         )
     };
-    (share >= CACHED_MIN).then(|| Ground { cause, because: because() })
+    (share >= CACHED_MIN).then(|| CauseEvidence { cause, because: because() })
 }
 
 /// Writes of a file, and how many of them are of a kind that may need the lock exclusively.
@@ -206,7 +206,7 @@ impl Writes {
         waits::part(self.unaligned, self.count) >= EXCLUSIVE_MIN
     }
 
-    fn ground(&self) -> Option<Ground> {
+    fn ground(&self) -> Option<CauseEvidence> {
         let (cause, count, what) = if self.extend >= self.unaligned {
             (Cause::Extends, self.extend, "ended beyond the end of the file")
         } else {
@@ -215,22 +215,22 @@ impl Writes {
         let share = waits::part(count, self.count);
         let because = || format!("Of {} {}, {} {what}.", self.count, self.source, percent(share));
         let is_real = share >= EXCLUSIVE_MIN && count >= EXCLUSIVE_COUNT_MIN;
-        is_real.then(|| Ground { cause, because: because() })
+        is_real.then(|| CauseEvidence { cause, because: because() })
     }
 }
 
-fn by_workload(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
+fn by_workload(case: &Case<'_>, file: &SeenFile) -> Option<CauseEvidence> {
     let (cause, because) = match case.workload()?.rw {
         Rw::Append => (Cause::Extends, "Each write begins at the end of the file."),
         Rw::Hole if has_hole_lock(case, file) => (Cause::Holes, "Each write goes into a hole."),
         Rw::Hole | Rw::Overwrite | Rw::Sync | Rw::Mixed => return None,
     };
-    Some(Ground { cause, because: because.into() })
+    Some(CauseEvidence { cause, because: because.into() })
 }
 
 /// Growth or new space of a file that another process writes too, where the program's own writes
 /// are traced and do not show it.
-fn by_rival(case: &Case<'_>, file: &SeenFile, traced: &Writes) -> Option<Ground> {
+fn by_rival(case: &Case<'_>, file: &SeenFile, traced: &Writes) -> Option<CauseEvidence> {
     let rivals = others::writers(case, file);
     if rivals.is_empty() {
         return None;
@@ -240,24 +240,26 @@ fn by_rival(case: &Case<'_>, file: &SeenFile, traced: &Writes) -> Option<Ground>
         let Writes { count, extend, source, .. } = traced;
         format!("Of {count} {source}, {extend} moved its end; {rivals} changed it too.")
     };
-    let grown = grows(file)
-        .map(|ground| Ground { cause: Cause::Rival, because: ground.because + " " + &moved() });
+    let grown = grows(file).map(|ground| CauseEvidence {
+        cause: Cause::Rival,
+        because: ground.because + " " + &moved(),
+    });
     // The trace does not show who allocated.
     let allocated = || {
         let because = holes(case, file)?.because;
         let because = format!("{because} {rivals} changed it too.");
-        Some(Ground { cause: Cause::Other, because })
+        Some(CauseEvidence { cause: Cause::Other, because })
     };
     grown.or_else(allocated)
 }
 
-fn grows(file: &SeenFile) -> Option<Ground> {
+fn grows(file: &SeenFile) -> Option<CauseEvidence> {
     let (first, last) = file.size_bytes?;
     let because = || {
         let (more, last) = (about_bytes(last - first), about_bytes(last));
         format!("{} grew by {more} to {last} meanwhile.", file.path)
     };
-    (last > first).then(|| Ground { cause: Cause::Extends, because: because() })
+    (last > first).then(|| CauseEvidence { cause: Cause::Extends, because: because() })
 }
 
 /// Whether a direct write into a hole takes the lock exclusively: on ext4, through Linux 7.2.
@@ -267,7 +269,7 @@ fn has_hole_lock(case: &Case<'_>, file: &SeenFile) -> bool {
 }
 
 /// Blocks allocated without moving the end are in holes.
-fn holes(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
+fn holes(case: &Case<'_>, file: &SeenFile) -> Option<CauseEvidence> {
     if !has_hole_lock(case, file) {
         return None;
     }
@@ -280,7 +282,7 @@ fn holes(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
             about_bytes(last - first)
         )
     };
-    (is_sparse && last > first).then(|| Ground { cause: Cause::Holes, because: because() })
+    (is_sparse && last > first).then(|| CauseEvidence { cause: Cause::Holes, because: because() })
 }
 
 /// The file whose lock a wait is for. The files of workers are seldom visible: then the only file,
@@ -336,7 +338,7 @@ mod tests {
         Evidence { contenders, direct: Some(vec![direct]), ..evidence(vec![file], Vec::new()) }
     }
 
-    fn of(evidence: &Evidence) -> Ground {
+    fn of(evidence: &Evidence) -> CauseEvidence {
         of_file(&Case::of(evidence), &evidence.files[0])
     }
 

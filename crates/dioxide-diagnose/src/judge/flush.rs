@@ -281,7 +281,7 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
     let has_syncs =
         case.share(|seen| seen.kind == Kind::Flush && doing(seen) == Some(Does::Syncs)) > 0.0;
     let mut lines = if is_batching(case) {
-        let shorter = "The program already shares flushes. What helps is a shorter flush.";
+        let shorter = "The program already shares flushes. Only a shorter flush helps.";
         vec![(None, shorter.to_owned())]
     } else {
         sharing_advice(case, waiting, has_syncs)
@@ -389,13 +389,13 @@ fn metadata_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
         false => "Durability::EveryWrite, where writers share commits, and ",
     };
     let with = format!(
-        "With dioxide: {shares}Growth::Zeroed or File::recycle{}: a durable write over space that \
-         was written before needs no commit, only a flush.",
+        "With dioxide: {shares}Growth::Zeroed or File::recycle{}. A durable write over written \
+         space needs no commit, only a flush.",
         dioxide(case)
     );
     let without = format!(
-        "Without dioxide: fill the file with zeros first, or write over an old one: the size and \
-         the map of the file then stay as they are. Allocated space alone (fallocate) does not \
+        "Without dioxide: fill the file with zeros first, or write over an old one. The size and \
+         the map of the file then stay the same. Allocated space alone (fallocate) does not \
          help: to mark it as written is a change as well.{}",
         if may_commit_times(case) {
             " Use fdatasync or O_DSYNC, not fsync or O_SYNC, which commit times too."

@@ -2,7 +2,7 @@
 
 use super::advice;
 use super::case::{Case, is_worker, may_run};
-use super::cause::{self, Cause, Ground};
+use super::cause::{self, Cause, CauseEvidence};
 use super::curve;
 use super::others;
 use crate::channels::{self, Kind, Surroundings};
@@ -27,16 +27,16 @@ struct Group<'a> {
 
 /// A finding for each cause.
 pub fn findings(case: &Case<'_>) -> Vec<Finding> {
-    let mut of_files: BTreeMap<*const SeenFile, Ground> = BTreeMap::new();
+    let mut of_files: BTreeMap<*const SeenFile, CauseEvidence> = BTreeMap::new();
     let mut groups: BTreeMap<Cause, Group<'_>> = BTreeMap::new();
     for seen in case.seen.iter().filter(|seen| seen.kind == Kind::InodeLock) {
         let file = cause::file_of(case, seen);
         let ground = match (cause::reported_by(case, seen), file) {
-            (Some(cause), _) => Ground { cause, because: String::new() },
+            (Some(cause), _) => CauseEvidence { cause, because: String::new() },
             (None, Some(file)) => {
                 of_files.entry(file).or_insert_with(|| cause::of_file(case, file)).clone()
             }
-            (None, None) => Ground { cause: Cause::Other, because: String::new() },
+            (None, None) => CauseEvidence { cause: Cause::Other, because: String::new() },
         };
         groups.entry(ground.cause).or_default().add(seen, file, ground.because);
     }

@@ -80,7 +80,8 @@ fn a_curve_that_falls_has_its_peak() {
     assert!(at(128).is_beyond && !at(64).is_beyond);
     let sentences = fit.sentences.join(" ");
     assert!(
-        sentences.contains("highest with about 2") && sentences.contains("It is a model"),
+        sentences.contains("highest with about 2")
+            && sentences.contains("This is an extrapolation beyond 64"),
         "{sentences}"
     );
 }

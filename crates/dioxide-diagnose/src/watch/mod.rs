@@ -408,7 +408,7 @@ impl Gathering {
             }
         }
         if self.queues.look(readings, idle) {
-            if self.stacks.are_due(Instant::now()) {
+            if self.stacks.begin_if_due(Instant::now()) {
                 let (stacks, processes) = (&mut self.stacks, &self.watched.processes);
                 self.queues.take_stacks(|reading| {
                     let (pid, tid) = reading.thread;

@@ -163,7 +163,7 @@ impl Rivals {
         } else if let Some(known) = self.processes.get_mut(&pid) {
             known.files = files;
             known.process.find_threads(OPEN_THREADS_MAX as usize);
-        } else if !self.has_room() {
+        } else if !self.make_room() {
             self.left_out.insert(pid);
         } else if process.find_threads(OPEN_THREADS_MAX as usize) {
             let name = process.read("comm").unwrap_or_default().trim().to_owned();
@@ -172,8 +172,8 @@ impl Rivals {
         }
     }
 
-    /// Whether one more process may be sampled, if need be in place of an idle one.
-    fn has_room(&mut self) -> bool {
+    /// Removes an idle process if needed. Returns whether one more may be sampled.
+    fn make_room(&mut self) -> bool {
         if self.processes.len() < RIVALS_MAX {
             return true;
         }

@@ -15,9 +15,6 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The attribute of a grown file, which remains after a crash.
-const MARKER: &str = "user.dioxide";
-
 /// Registers a descriptor that the kernel has opened with these flags.
 pub fn opened(fd: c_int, flags: c_int) {
     let Some(settings) = settings().filter(|_| !is_inside() && !is_over()) else { return };
@@ -77,7 +74,7 @@ fn is_wanted(settings: &Settings, key: Key, fd: c_int) -> bool {
 }
 
 fn has_marker(fd: c_int) -> bool {
-    rustix::fs::fgetxattr(borrowed(fd), MARKER, &mut [0_u8; 0]).is_ok()
+    rustix::fs::fgetxattr(borrowed(fd), dioxide::MARKER_NAME, &mut [0_u8; 0]).is_ok()
 }
 
 fn register(fd: c_int, description: Arc<Description>) {

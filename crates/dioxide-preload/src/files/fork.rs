@@ -47,7 +47,7 @@ impl Drop for Still {
 }
 
 /// The locks that the child might wait for, held during the fork.
-pub struct Divided {
+pub struct ForkLocks {
     _still: Still,
     _numbers: RwLockWriteGuard<'static, ()>,
     known: RwLockWriteGuard<'static, Known>,
@@ -57,7 +57,7 @@ pub struct Divided {
 
 /// Before a fork: hands all files back, in both processes, because the child has copies of all
 /// descriptors. No take-over begins until the drop of the result.
-pub fn before_fork() -> Divided {
+pub fn before_fork() -> ForkLocks {
     let (inside, still) = (Inside::begin(), Still::begin());
     hand_back_those("the process forked", |_| true);
     let numbers = loop {
@@ -67,11 +67,11 @@ pub fn before_fork() -> Divided {
         }
     };
     let (known, summary) = (known_to_change(), summary::hold());
-    Divided { _still: still, _numbers: numbers, known, summary, _inside: inside }
+    ForkLocks { _still: still, _numbers: numbers, known, summary, _inside: inside }
 }
 
 /// In the child: forgets all files. `divided` is none if the fork could not take the locks.
-pub fn in_child(divided: Option<Divided>, takes_files: bool) {
+pub fn in_child(divided: Option<ForkLocks>, takes_files: bool) {
     slots::forget_all();
     forget_taken();
     OVER.store(!takes_files, Ordering::Relaxed);

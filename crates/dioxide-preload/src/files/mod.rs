@@ -50,7 +50,7 @@ mod registry;
 mod take_over;
 
 pub use descriptors::{close, duplicate, flags_of, opened, set_flags};
-pub use fork::{Divided, Still, before_fork, end, in_child};
+pub use fork::{ForkLocks, Still, before_fork, end, in_child};
 pub use hand_back::{
     ask, hand_back, hand_back_broken, hand_back_descriptor, hand_back_path, hand_back_those,
     handed_back,

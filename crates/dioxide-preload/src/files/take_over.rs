@@ -1,4 +1,4 @@
-//! From the kernel to the engine.
+//! Moves a file from the kernel to the engine.
 
 use super::fork::may_take_over;
 use super::hand_back::{OTHER_OPENER, hand_back_if_broken};
@@ -68,7 +68,7 @@ fn take_over_now(inode: &Arc<Inode>) {
     let may = may_take_over();
     let mut drained = if may { inode.drained() } else { Vec::new() };
     let numbers = numbers();
-    let opened = if may { open_engine(inode, &drained, listener) } else { Err(Refusal::Forks) };
+    let opened = if may { open_engine(inode, &drained, listener) } else { Err(NotTaken::Forks) };
     if opened.is_err() {
         uncount_taken();
     }
@@ -88,9 +88,9 @@ fn take_over_now(inode: &Arc<Inode>) {
             drop(drained);
             keeper::guard();
         }
-        Err(Refusal::Forks) => {}
+        Err(NotTaken::Forks) => {}
         // Most often another thread or process is opening or closing it.
-        Err(Refusal::OtherOpener | Refusal::Busy)
+        Err(NotTaken::OtherOpener | NotTaken::Busy)
             if inode.tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX =>
         {
             inode.try_again.store(now_ms() + TRY_AGAIN_MS, Ordering::Relaxed);
@@ -103,14 +103,14 @@ fn take_over_now(inode: &Arc<Inode>) {
 }
 
 /// Why a file is left to the kernel.
-enum Refusal {
+enum NotTaken {
     OtherOpener,
     Busy,
     Forks,
     Other(String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for NotTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OtherOpener => OTHER_OPENER,
@@ -121,7 +121,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl From<lease::Refusal> for Refusal {
+impl From<lease::Refusal> for NotTaken {
     fn from(refusal: lease::Refusal) -> Self {
         match refusal {
             lease::Refusal::OtherOpener => Self::OtherOpener,
@@ -130,14 +130,14 @@ impl From<lease::Refusal> for Refusal {
     }
 }
 
-impl From<dioxide::Error> for Refusal {
+impl From<dioxide::Error> for NotTaken {
     fn from(error: dioxide::Error) -> Self {
         failed(error.kind())
     }
 }
 
-fn failed(why: impl fmt::Display) -> Refusal {
-    Refusal::Other(why.to_string())
+fn failed(why: impl fmt::Display) -> NotTaken {
+    NotTaken::Other(why.to_string())
 }
 
 /// Takes the lease first, and then opens the engine's file. Without a lease the library does not
@@ -145,7 +145,7 @@ fn failed(why: impl fmt::Display) -> Refusal {
 ///
 /// A block device has no lease and needs none: its length does not change, and it has no marker. So
 /// the engine opens a description of its own there, without the program's O_DSYNC.
-fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Taken, Refusal> {
+fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Taken, NotTaken> {
     let writing = drained.iter().find_map(|(fd, state)| {
         let description = state.description().filter(|description| description.writes)?;
         Some((*fd, description.clone()))
@@ -186,8 +186,8 @@ fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Ta
 /// flight in the kernel, which would need the flag.
 fn without_append(
     fd: c_int,
-    open: impl FnOnce() -> Result<Taken, Refusal>,
-) -> Result<Taken, Refusal> {
+    open: impl FnOnce() -> Result<Taken, NotTaken>,
+) -> Result<Taken, NotTaken> {
     let failed = |errno: rustix::io::Errno| failed(format!("O_APPEND cannot be cleared: {errno}"));
     let fd = borrowed(fd);
     let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
@@ -205,15 +205,15 @@ fn without_append(
 
 /// Fails if the kernel has a transfer in flight, or if this process has access to the file that the
 /// library does not see.
-fn is_alone(inode: &Inode) -> Result<(), Refusal> {
+fn is_alone(inode: &Inode) -> Result<(), NotTaken> {
     if !kernel_is_done(inode) {
-        return Err(Refusal::Busy);
+        return Err(NotTaken::Busy);
     }
     let descriptors = inode.descriptors().clone();
     // No slot lock: a file that does not answer keeps its slots locked.
     let is_known = |fd: c_int| descriptors.contains(&fd) || is_engines(fd);
     match surroundings::look(inode.key, is_known).map_err(failed)? {
-        Some(Found::Descriptor) => Err(Refusal::OtherOpener),
+        Some(Found::Descriptor) => Err(NotTaken::OtherOpener),
         Some(Found::Other(why)) => Err(failed(why)),
         None => Ok(()),
     }
@@ -235,8 +235,8 @@ fn kernel_is_done(inode: &Inode) -> bool {
 /// Opens the engine's handles, plain and durable.
 fn open_handles(
     fd: c_int,
-    open: impl FnOnce(&mut OpenOptions, PathBuf) -> Result<dioxide::File, Refusal>,
-) -> Result<[dioxide::File; 2], Refusal> {
+    open: impl FnOnce(&mut OpenOptions, PathBuf) -> Result<dioxide::File, NotTaken>,
+) -> Result<[dioxide::File; 2], NotTaken> {
     let mut options = OpenOptions::new();
     options.write(true);
     if let Some(cap) = settings().and_then(|settings| settings.growth_cap) {

@@ -7,7 +7,7 @@ use super::{
 use crate::args;
 use crate::bench::descriptors;
 use crate::bench::estimate::{SIZE_MIN_BYTES, Typed};
-use crate::bench::place::Place;
+use crate::bench::place::BenchTarget;
 use crate::bench::work::{Point, Route, Scenario, Space, Work};
 use crate::exit::say;
 use crate::sizes::Sizes;
@@ -39,13 +39,13 @@ impl Plan {
     }
 
     fn of_many_files(dir: &Path, rows: Rows, typed: Typed) -> Result<Self> {
-        let place = Place::directory(dir)?;
+        let place = BenchTarget::directory(dir)?;
         let drafts = vec![draft(&place, rows, typed)?];
         Ok(Self { place, drafts })
     }
 }
 
-pub(super) fn draft(place: &Place, mut rows: Rows, typed: Typed) -> Result<Draft> {
+pub(super) fn draft(place: &BenchTarget, mut rows: Rows, typed: Typed) -> Result<Draft> {
     let most = rows.iter().filter_map(|(point, _)| point.files).max();
     descriptors::make_room_for(most.unwrap_or(0))?;
     let size_bytes = total_bytes(place, &rows, typed.size_bytes)?;
@@ -135,7 +135,7 @@ fn one_thread_once(rows: Rows) -> Rows {
 }
 
 /// The size of all files together.
-fn total_bytes(place: &Place, rows: &Rows, wanted: Option<u64>) -> Result<u64> {
+fn total_bytes(place: &BenchTarget, rows: &Rows, wanted: Option<u64>) -> Result<u64> {
     let least = one_block_each(rows);
     let total = match (wanted, rows.first().and_then(|(point, _)| point.space)) {
         (None, Some(Space::Written)) => {
@@ -156,7 +156,7 @@ fn total_bytes(place: &Place, rows: &Rows, wanted: Option<u64>) -> Result<u64> {
 }
 
 /// Refuses unwritten space on a file system without fallocate.
-fn check_unwritten(place: &Place, rows: &Rows) -> Result<()> {
+fn check_unwritten(place: &BenchTarget, rows: &Rows) -> Result<()> {
     let Some((point, _)) = rows.iter().find(|(point, _)| point.space == Some(Space::Unwritten))
     else {
         return Ok(());
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn each_file_has_a_block() {
-        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
         let total = |line, wanted| total_bytes(&place, &rows_of(line), wanted);
         assert_eq!(total("files", None).unwrap(), WRITTEN_DEFAULT_BYTES);
         assert_eq!(total("files --files 16384 --bs 8k", None).unwrap(), 128 << 20);

@@ -4,7 +4,7 @@ use super::system::{Beside, Space, Sync, System};
 use crate::bench::crew::Crew;
 use crate::bench::figures::Run;
 use crate::bench::ledger::Ledger;
-use crate::bench::place::{Ground, O_DSYNC, Place};
+use crate::bench::place::{BenchTarget, O_DSYNC, RunFile};
 use crate::bench::progress::Progress;
 use crate::bench::target::{Direction, Target};
 use crate::units;
@@ -26,7 +26,7 @@ const ATTENTION: Duration = Duration::from_millis(20);
 
 /// The log of one writer.
 struct Log {
-    ground: Ground,
+    ground: RunFile,
     file: File,
     space: Space,
     sync: Sync,
@@ -37,7 +37,12 @@ struct Log {
 }
 
 /// Runs the load, and shows the elapsed time.
-pub fn run(place: &Place, system: &System, runtime: Duration, progress: &Progress) -> Result<Run> {
+pub fn run(
+    place: &BenchTarget,
+    system: &System,
+    runtime: Duration,
+    progress: &Progress,
+) -> Result<Run> {
     let log_bytes = match system.space {
         Space::Growing => GROWN_MAX_BYTES,
         Space::Allocated { segment_bytes } | Space::Recycled { segment_bytes } => segment_bytes,
@@ -85,7 +90,7 @@ pub fn run(place: &Place, system: &System, runtime: Duration, progress: &Progres
 }
 
 impl Log {
-    fn new(ground: Ground, system: &System) -> Result<Self> {
+    fn new(ground: RunFile, system: &System) -> Result<Self> {
         if let Space::Recycled { segment_bytes } = system.space {
             ground.fill(segment_bytes)?;
         }
@@ -132,7 +137,7 @@ impl Log {
 }
 
 /// A written file, and its descriptor.
-fn other_file(place: &Place) -> Result<(Ground, File)> {
+fn other_file(place: &BenchTarget) -> Result<(RunFile, File)> {
     let ground = place.prepare()?;
     ground.fill(BESIDE_BYTES)?;
     let file = ground.open_cached()?;
@@ -169,7 +174,7 @@ mod tests {
     /// The defect: a bar of one run, which stayed empty.
     #[test]
     fn a_minute_of_load_showed_no_progress() {
-        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
         let jetstream = SYSTEMS.iter().find(|system| system.name == "jetstream").unwrap();
         let runtime = Duration::from_millis(30);
         let progress = Progress::of_time(runtime);

@@ -6,7 +6,7 @@ mod load;
 mod system;
 
 use crate::args::System as Named;
-use crate::bench::place::Place;
+use crate::bench::place::BenchTarget;
 use crate::bench::progress::Progress;
 use crate::exit::say;
 use anyhow::Result;
@@ -16,7 +16,7 @@ use system::{SYSTEMS, System};
 
 /// Measures for `runtime`, and judges. `not_durable` is the reason why nothing is stored here.
 pub fn of(
-    place: &Place,
+    place: &BenchTarget,
     named: Named,
     runtime: Duration,
     not_durable: Option<&str>,

@@ -60,8 +60,8 @@ struct Images {
 }
 
 impl Stacks {
-    /// Whether it is time to take stacks.
-    pub fn are_due(&mut self, now: Instant) -> bool {
+    /// Returns whether stacks are due, and begins the next interval if so.
+    pub fn begin_if_due(&mut self, now: Instant) -> bool {
         let is_due = cfg!(target_arch = "x86_64")
             && self.last.is_none_or(|last| now.duration_since(last) >= INTERVAL);
         if is_due {

@@ -1,6 +1,6 @@
 //! Sums up traced events.
 
-use super::text::{Direct, Event, What};
+use super::text::{Direct, Event, EventKind};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Known ends of files are kept up to this number, for writes that waited while the end moved.
@@ -103,20 +103,20 @@ impl Account {
         let mut unmapped: HashMap<u32, (Direct, u64)> = HashMap::new();
         for Event { tid, at_ns, what } in events {
             match what {
-                What::LockBegin { lock, kind } => {
+                EventKind::LockBegin { lock, kind } => {
                     last_begun.insert(*tid, *lock);
                     waited_since.entry(*tid).or_insert(*at_ns);
                     let key = LockKey { kind: kind.clone(), stack: Vec::new() };
                     waiting.insert((*tid, *lock), Waiting { since_ns: *at_ns, key });
                 }
-                What::Stack(stack) => {
+                EventKind::Stack(stack) => {
                     let begun =
                         last_begun.remove(tid).and_then(|lock| waiting.get_mut(&(*tid, lock)));
                     if let Some(begun) = begun {
                         begun.key.stack.clone_from(stack);
                     }
                 }
-                What::LockEnd { lock } => match waiting.remove(&(*tid, *lock)) {
+                EventKind::LockEnd { lock } => match waiting.remove(&(*tid, *lock)) {
                     Some(begun) => self.waited(
                         *lock,
                         begun.key,
@@ -131,7 +131,7 @@ impl Account {
                         }
                     }
                 },
-                What::Direct(direct) => {
+                EventKind::Direct(direct) => {
                     let since = waited_since.remove(tid).unwrap_or(*at_ns);
                     if let Some((direct, since)) = unmapped.insert(*tid, (*direct, since)) {
                         self.direct(*tid, direct, since, false, weight);
@@ -141,16 +141,16 @@ impl Account {
                         .or_default()
                         .push(*at_ns, direct.size);
                 }
-                What::Mapping { is_write } => {
+                EventKind::Mapping { is_write } => {
                     if let Some((direct, since)) = unmapped.remove(tid) {
                         self.direct(*tid, direct, since, *is_write, weight);
                     }
                 }
-                What::Punt { opcode, is_hashed } => {
+                EventKind::Punt { opcode, is_hashed } => {
                     let key = PuntKey { opcode: opcode.clone(), is_hashed: *is_hashed };
                     *self.punts.entry(key).or_default() += weight;
                 }
-                What::CallBegin { .. } | What::CallEnd { .. } => {}
+                EventKind::CallBegin { .. } | EventKind::CallEnd { .. } => {}
             }
         }
         for ((_, lock), begun) in waiting {

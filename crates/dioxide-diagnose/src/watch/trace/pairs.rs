@@ -1,6 +1,6 @@
 //! Pairs the begin and the end of system calls.
 
-use super::text::{Event, What};
+use super::text::{Event, EventKind};
 use crate::activity::Latency;
 use std::collections::HashMap;
 use syscalls::Sysno;
@@ -99,12 +99,12 @@ impl Pairs {
         let mut calls = Vec::new();
         for event in events {
             match event.what {
-                What::CallBegin { number, arguments } => {
+                EventKind::CallBegin { number, arguments } => {
                     let begun = Begun { tid: event.tid, number, arguments };
                     // The end of the former one is missing.
                     self.0.insert(event.tid, (begun, event.at_ns, weight));
                 }
-                What::CallEnd { number, result } => {
+                EventKind::CallEnd { number, result } => {
                     let Some((begun, since_ns, weight)) = self.0.remove(&event.tid) else {
                         continue;
                     };
@@ -138,12 +138,12 @@ mod tests {
     const SYNC: usize = Sysno::fdatasync as usize;
 
     fn begin(tid: u32, at_us: u64, number: usize) -> Event {
-        let what = What::CallBegin { number, arguments: [3, 4096] };
+        let what = EventKind::CallBegin { number, arguments: [3, 4096] };
         Event { tid, at_ns: at_us * 1000, what }
     }
 
     fn end(tid: u32, at_us: u64, number: usize) -> Event {
-        Event { tid, at_ns: at_us * 1000, what: What::CallEnd { number, result: 4096 } }
+        Event { tid, at_ns: at_us * 1000, what: EventKind::CallEnd { number, result: 4096 } }
     }
 
     fn lengths(calls: &[Traced]) -> Vec<(u32, u64, bool)> {

@@ -9,11 +9,11 @@ pub struct Event {
     pub tid: u32,
     /// Since boot.
     pub at_ns: u64,
-    pub what: What,
+    pub what: EventKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// A thread begins to wait for a lock.
     LockBegin { lock: u64, kind: String },
     /// The stack of the preceding event, innermost first.
@@ -63,7 +63,7 @@ pub fn parse(text: &[u8]) -> Parsed {
     let mut is_after_loss = false;
     for line in text.split(|byte| *byte == b'\n') {
         if let Some(place) = line.strip_prefix(b" => ") {
-            if let Some(Event { what: What::Stack(stack), .. }) = parsed.events.last_mut() {
+            if let Some(Event { what: EventKind::Stack(stack), .. }) = parsed.events.last_mut() {
                 stack.push(function(&String::from_utf8_lossy(place)));
             }
         } else if let Some(lost) = parse_lost(line) {
@@ -89,7 +89,7 @@ fn parse_lost(line: &[u8]) -> Option<u64> {
 
 /// A stack begins with the functions that recorded it.
 fn drop_tracing(event: &mut Event) {
-    if let What::Stack(stack) = &mut event.what {
+    if let EventKind::Stack(stack) = &mut event.what {
         let recorded_by = stack.iter().rposition(|name| name.contains("contention_begin"));
         stack.drain(..recorded_by.map_or(0, |last| last + 1));
     }
@@ -110,36 +110,36 @@ fn parse_time(time: &str) -> Option<u64> {
     Some(seconds.parse::<u64>().ok()? * 1_000_000_000 + micros.parse::<u64>().ok()? * 1_000)
 }
 
-fn parse_what(what: &str) -> Option<What> {
+fn parse_what(what: &str) -> Option<EventKind> {
     if what.starts_with("<stack trace>") {
-        return Some(What::Stack(Vec::new()));
+        return Some(EventKind::Stack(Vec::new()));
     }
     let (event, fields) = what.split_once(": ")?;
     let lock = || u64::from_str_radix(fields.split(' ').next()?, 16).ok();
     match event {
         "contention_begin" => {
             let kind = fields.split_once("(flags=")?.1.trim_end_matches(')').to_owned();
-            Some(What::LockBegin { lock: lock()?, kind })
+            Some(EventKind::LockBegin { lock: lock()?, kind })
         }
-        "contention_end" => Some(What::LockEnd { lock: lock()? }),
-        "iomap_dio_rw_begin" => parse_direct(fields).map(What::Direct),
-        "iomap_iter" => Some(What::Mapping { is_write: has_flag(fields, "WRITE") }),
+        "contention_end" => Some(EventKind::LockEnd { lock: lock()? }),
+        "iomap_dio_rw_begin" => parse_direct(fields).map(EventKind::Direct),
+        "iomap_iter" => Some(EventKind::Mapping { is_write: has_flag(fields, "WRITE") }),
         "io_uring_queue_async_work" => {
             let opcode = word_after(fields, "opcode ")?.trim_end_matches(',').to_owned();
-            Some(What::Punt { opcode, is_hashed: fields.contains(" hashed queue") })
+            Some(EventKind::Punt { opcode, is_hashed: fields.contains(" hashed queue") })
         }
         "sys_enter" => parse_begin(fields),
         "sys_exit" => {
             let (number, result) = fields.strip_prefix("NR ")?.split_once(" = ")?;
             let result = result.trim_end().parse().ok()?;
-            Some(What::CallEnd { number: number.parse().ok()?, result })
+            Some(EventKind::CallEnd { number: number.parse().ok()?, result })
         }
         _ => None,
     }
 }
 
 /// `NR 18 (3, 7ffd5c, 1000, 2000, 0, 0)`
-fn parse_begin(fields: &str) -> Option<What> {
+fn parse_begin(fields: &str) -> Option<EventKind> {
     let (number, arguments) = fields.strip_prefix("NR ")?.split_once(" (")?;
     let mut arguments = arguments
         .trim_end()
@@ -147,7 +147,7 @@ fn parse_begin(fields: &str) -> Option<What> {
         .split(", ")
         .map(|hex| u64::from_str_radix(hex, 16));
     let (first, third) = (arguments.next()?.ok()?, arguments.nth(1)?.ok()?);
-    Some(What::CallBegin { number: number.parse().ok()?, arguments: [first, third] })
+    Some(EventKind::CallBegin { number: number.parse().ok()?, arguments: [first, third] })
 }
 
 /// `dev 7:6 ino 0xc size 0x1400000 offset 0xc9e000 length 0x1000 done_before 0x0 flags DIRECT|DSYNC
@@ -216,14 +216,22 @@ mod tests {
             is_durable: true,
         };
         let expected = [
-            event(2511, 81_441_980_995, What::LockBegin { lock, kind: "WRITE".into() }),
-            event(2511, 81_441_980_997, What::Stack(stack)),
-            event(25, 81_441_981_043, What::LockEnd { lock }),
-            event(30028, 81_573_598_169, What::Direct(direct)),
-            event(30028, 81_573_598_171, What::Mapping { is_write: true }),
-            event(30028, 81_573_598_172, What::Punt { opcode: "WRITE".into(), is_hashed: true }),
-            event(30028, 81_573_598_180, What::CallBegin { number: 18, arguments: [3, 0x1000] }),
-            event(30028, 81_573_598_190, What::CallEnd { number: 18, result: -5 }),
+            event(2511, 81_441_980_995, EventKind::LockBegin { lock, kind: "WRITE".into() }),
+            event(2511, 81_441_980_997, EventKind::Stack(stack)),
+            event(25, 81_441_981_043, EventKind::LockEnd { lock }),
+            event(30028, 81_573_598_169, EventKind::Direct(direct)),
+            event(30028, 81_573_598_171, EventKind::Mapping { is_write: true }),
+            event(
+                30028,
+                81_573_598_172,
+                EventKind::Punt { opcode: "WRITE".into(), is_hashed: true },
+            ),
+            event(
+                30028,
+                81_573_598_180,
+                EventKind::CallBegin { number: 18, arguments: [3, 0x1000] },
+            ),
+            event(30028, 81_573_598_190, EventKind::CallEnd { number: 18, result: -5 }),
         ];
         let parsed = parse(TEXT.as_bytes());
         assert_eq!(parsed.events, expected);
