@@ -894,10 +894,10 @@ int dioxide_open_striped(const char *const *paths,
  * Both paths are strings; `options` has as many bytes as its size says.
  */
 int dioxide_open_in_image(const char *volume,
-                        const char *path,
-                        int flags,
-                        const struct dioxide_options *options,
-                        struct dioxide_file **file);
+                          const char *path,
+                          int flags,
+                          const struct dioxide_options *options,
+                          struct dioxide_file **file);
 
 /**
  * Makes a queue for up to `depth` operations that are queued, in flight, or finished and not

@@ -227,3 +227,61 @@ fn queues_and_calls_come_to_the_same() {
         assert_eq!(outcomes(seed, Some(true)), by_calls, "seed {seed}, a queue");
     }
 }
+
+/// On the simulated disk, which completes calls in any order.
+#[test]
+fn two_queues_of_one_thread_deadlocked() {
+    for seed in 0..50 {
+        sim::run(seed, || {
+            let mut log = OpenOptions::new();
+            log.write(true).create(true).durability(Durability::EveryWrite);
+            let file = Disk::new(seed).open(&log, "log").unwrap();
+            let queues =
+                [Queue::new(4), QueueOptions::new().depth(4).io_uring(seed % 2 == 0).open()];
+            for tag in 0..8 {
+                queues[tag % 2].append(&file, Buffer::zeroed(4096), tag as u64).unwrap();
+            }
+            // The first queue waits for operations of the second.
+            queues[1].submit();
+            assert_eq!(queues[0].reap(4).filter(|done| done.result.is_ok()).count(), 4);
+            file.append(&Buffer::zeroed(4096)).unwrap();
+            assert_eq!(queues[1].reap(4).filter(|done| done.result.is_ok()).count(), 4);
+            drop(queues);
+            assert_eq!(file.len().unwrap(), 9 * 4096);
+            file.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_file_closed_meanwhile_has_an_append_or_refused_it() {
+    let mut counts = [0, 0];
+    for seed in 0..300 {
+        let ((appended, content), _) = sim::run(seed, || {
+            let disk = Disk::new(seed);
+            let file = disk.open(OpenOptions::new().write(true).create(true), "log").unwrap();
+            let queue = Queue::new(1);
+            queue.append(&file, Buffer::zeroed(4096), 0).unwrap();
+            let closing = sim::spawn(move || file.close().unwrap());
+            if seed % 3 > 0 {
+                sim::sleep(Duration::from_micros(seed % 40));
+            }
+            let done = queue.reap(1).next().unwrap();
+            closing.join().unwrap();
+            drop(queue);
+            (done.result, disk.content("log").unwrap())
+        });
+        counts[usize::from(appended.is_ok())] += 1;
+        match appended {
+            Ok(offset) => assert_eq!((offset, content.len()), (0, 4096), "seed {seed}"),
+            Err(error) => {
+                assert_eq!(
+                    (error.kind(), content.len()),
+                    (&ErrorKind::Os(libc::EBADF), 0),
+                    "seed {seed}"
+                )
+            }
+        }
+    }
+    assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
+}
