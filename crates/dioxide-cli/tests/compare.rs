@@ -161,7 +161,7 @@ fn what_would_be_overlooked_does_not_pass() {
     }
     let output = compare(dir.path(), "--fail-on-regression 10%");
     expect_code(&output, 1);
-    assert!(stderr(&output).contains("put down to chance"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("would count as chance"), "{}", stderr(&output));
 }
 
 #[test]

@@ -233,6 +233,8 @@ fn is_expected(command: &str, output: &Output) -> bool {
     // Other errors share the exit codes.
     let said = |words| String::from_utf8_lossy(&output.stderr).contains(words);
     match (command.split_whitespace().nth(1), code) {
+        // Short runs may do nothing on a busy machine.
+        (Some("compare" | "history"), Some(1)) if said("rows cannot be judged") => true,
         (Some("compare"), Some(1 | 3)) => said("rows are slower by more than"),
         (Some("probe"), Some(1)) => said("FAIL for etcd"),
         (Some("probe"), Some(2)) => said("are too few for p99.9"),

@@ -55,7 +55,7 @@ fn facts_that_are_known(dir: TestDir) -> TrialResult {
     }
     let shares = fact(&document, "shares_flushes").as_str().unwrap();
     match fs {
-        Fs::Ext4 | Fs::Xfs => assert_eq!(shares, "yes"),
+        Fs::Ext3 | Fs::Ext4 | Fs::Xfs => assert_eq!(shares, "yes"),
         _ => assert!(shares.starts_with("no: ") && shares.len() > "no: ".len(), "{shares}"),
     }
     assert_eq!(fact(&document, "fallocate"), &Value::Bool(fs != Fs::Ext3));

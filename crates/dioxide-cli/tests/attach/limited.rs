@@ -5,6 +5,7 @@ use dioxide_testkit::lab::{Applies, Fs};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A cgroup of its own with a limit on writes to a device. Removed on drop.
 pub struct Limited {
@@ -15,7 +16,9 @@ impl Limited {
     /// By cgroup v1 if its blkio controller is mounted, else by v2.
     pub fn new(device: (u32, u32), limit: u32) -> io::Result<Self> {
         let v1 = Path::new("/sys/fs/cgroup/blkio");
-        let name = format!("dioxide-attach-{}-{limit}", std::process::id());
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let nth = COUNT.fetch_add(1, Relaxed);
+        let name = format!("dioxide-attach-{}-{nth}", std::process::id());
         let number = format!("{}:{}", device.0, device.1);
         let (root, file, line) = if v1.is_dir() {
             (v1, "blkio.throttle.write_iops_device", format!("{number} {limit}"))
