@@ -324,7 +324,7 @@ mod tests {
             (left(Verdict::Foreign, 8192), "left alone"),
             (left(Verdict::EndKnown, 4096), "written data ends at 4096"),
             (left(Verdict::EndKnown, 8192), "nothing to truncate"),
-            (left(Verdict::EndUnknown, 8192), "the end lies between 4096 and 8192"),
+            (left(Verdict::EndUnknown, 8192), "The end lies between 4096 and 8192"),
             (left(Verdict::ModifiedExternally("by whom?".into()), 4096), "(by whom?)"),
         ] {
             assert!(found.needs_attention());
