@@ -142,10 +142,11 @@ pub(super) enum Command {
 }
 
 /// The commands, for running the disk by hand.
-pub(super) const USAGE: &str = "commands: fail-flush TIMES ERRNO | fail-write-range START END \
-    TIMES ERRNO | lie | power-cut KEEP | stall | go-on | heal | delay MAX_US SEED | record\n\
-    replay POINT KEEP | replay-again POINT KEEP | save FILE | load FILE | stats; KEEP: nothing | all | \
-    sectors:SEED | writes:SEED";
+pub(super) const USAGE: &str = "commands: fail-flush TIMES ERRNO | \
+    fail-write-range START END TIMES ERRNO | lie | power-cut KEEP | stall | go-on | heal | \
+    delay MAX_US SEED | record\n\
+    replay POINT KEEP | replay-again POINT KEEP | save FILE | load FILE | stats; \
+    KEEP: nothing | all | sectors:SEED | writes:SEED";
 
 impl Command {
     pub(super) fn to_line(&self) -> String {
