@@ -288,6 +288,6 @@ mod tests {
         let bytes = [HOLE, sector(2, 0)].concat();
         assert!(told(&acts, &bytes).contains("a gap below"));
         acts.extend([Act::Cut(0), Act::WasCut(0)]);
-        assert!(told(&acts, &bytes).contains("was cut off"));
+        assert!(told(&acts, &bytes).contains("was truncated"));
     }
 }
