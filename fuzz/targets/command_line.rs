@@ -29,6 +29,8 @@ fuzz_target!(|line: &str| {
         Some(Scenario::Append(append)) => (append.bs, append.numjobs),
         Some(Scenario::Sync(sync)) => (sync.bs, sync.numjobs),
         Some(Scenario::Mixed(mixed)) => (mixed.bs, mixed.numjobs),
+        Some(Scenario::Files(files)) => (vec![files.bs], files.numjobs),
+        Some(Scenario::Checkpoint(checkpoint)) => (vec![checkpoint.bs], vec![checkpoint.numjobs]),
         Some(Scenario::Indirect(indirect)) => {
             assert!(indirect.count != Some(0) && indirect.rounds != Some(0));
             return;

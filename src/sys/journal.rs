@@ -195,9 +195,12 @@ pub(crate) fn is_covered(fd: BorrowedFd<'_>) -> Result<(), String> {
     match probe::kind_of_file_system(fd) {
         Ok(probe::EXT) => {
             let flags = rustix::fs::ioctl_getflags(fd).map_err(|error| error.to_string())?;
-            match flags.contains(IFlags::JOURNALING) {
-                true => Err("its data goes through the journal (chattr +j)".into()),
-                false => Ok(()),
+            if flags.contains(IFlags::JOURNALING) {
+                return Err("its data goes through the journal (chattr +j)".into());
+            }
+            match flags.contains(probe::EXTENTS) {
+                true => Ok(()),
+                false => Err("its blocks are not mapped by extents (ext3)".into()),
             }
         }
         _ => match is_realtime(fd) {

@@ -196,6 +196,8 @@ fn queue_attribute(major: u32, minor: u32, name: &str) -> Option<String> {
 // linux/magic.h
 const BTRFS: u64 = 0x9123_683E;
 pub(super) const EXT: u64 = 0xEF53;
+/// FS_EXTENT_FL: extents map the blocks of the file.
+pub(super) const EXTENTS: IFlags = IFlags::from_bits_retain(0x80000);
 const TMPFS: u64 = 0x0102_1994;
 pub(super) const XFS: u64 = 0x5846_5342;
 
@@ -256,9 +258,8 @@ pub(crate) fn can_grow_ahead(
 }
 
 fn ext_keeps_unwritten(fd: BorrowedFd<'_>, facts: &Facts, options: &str) -> Result<(), String> {
-    const EXTENTS_FL: u32 = 0x80000;
     let flags = rustix::fs::ioctl_getflags(fd).map_err(|error| error.to_string())?;
-    if flags.bits() & EXTENTS_FL == 0 {
+    if !flags.contains(EXTENTS) {
         return Err(
             "the file is mapped by indirect blocks, which cannot be allocated unwritten".into()
         );

@@ -1191,7 +1191,7 @@ fn advice_for_flushes_and_commits_began_with_a_measured_loss() {
         let (loss, gain) = (advice(200.0), advice(5000.0));
         assert!(loss.len() >= 2, "{loss:?}");
         assert!(loss.last().unwrap().contains("(200/s here, which is less)"), "{loss:?}");
-        assert!(gain[0].contains("(5000/s here, 5.0 times as much)"), "{gain:?}");
+        assert!(gain[0].contains("(5000/s here, 5.0x as much)"), "{gain:?}");
     }
 }
 
