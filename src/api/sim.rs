@@ -54,6 +54,7 @@ use crate::rules::merge::{self, Limits};
 use crate::rules::policy::Growth;
 use crate::sync::{is_simulated, world};
 use crate::sys;
+use crate::sys::journal::Order;
 use crate::sys::probe::{Alignment, Facts, Part, Through};
 
 use std::any::Any;
@@ -112,8 +113,8 @@ impl Disk {
         let (backend, facts) = self.find(options.request(), &path, name)?;
         let (fs, allocates) = (self.fs.clone(), self.device.allocates());
         let journal = Ok(self.journal.clone());
-        let commits_in_order = self.device.commits_in_order();
-        let below = Below { backend, facts, fs, allocates, journal, commits_in_order };
+        let order = self.device.commits_in_order().then_some(Order::ALWAYS);
+        let below = Below { backend, facts, fs, allocates, journal, order };
         below.open(options, path, || self.device.draw() as u32)
     }
 
@@ -304,7 +305,7 @@ pub fn null(options: &OpenOptions) -> Result<File> {
     let facts = facts(Identity { inode: 1, birth_time: (0, 0) }, next_dev(), limits);
     let (backend, fs) = (Null::default(), FileSystems::default());
     let journal = Err("it keeps nothing".into());
-    let below = Below { backend, facts, fs, allocates: true, journal, commits_in_order: false };
+    let below = Below { backend, facts, fs, allocates: true, journal, order: None };
     below.open(options, path, sys::epoch)
 }
 
@@ -342,7 +343,7 @@ struct Below<B> {
     allocates: bool,
     /// The journal by which files share flushes; or why they share none.
     journal: std::result::Result<Arc<dyn Journal>, String>,
-    commits_in_order: bool,
+    order: Option<Order>,
 }
 
 impl<B: Backend> Below<B> {
@@ -372,7 +373,7 @@ impl<B: Backend> Below<B> {
         path: Arc<Path>,
         epoch: impl FnOnce() -> u32,
     ) -> Result<Engine> {
-        let Self { backend, facts, fs, allocates, journal, commits_in_order } = self;
+        let Self { backend, facts, fs, allocates, journal, order } = self;
         // It syncs, so a name just created is stable then.
         let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
         let ahead = Ahead::new(held.as_ref(), || prepared(request.growth, allocates), |_| true);
@@ -384,7 +385,7 @@ impl<B: Backend> Below<B> {
             facts: &facts,
             ahead,
             journal,
-            commits_in_order,
+            order,
             epoch: epoch(),
             recovery,
             held,

@@ -10,7 +10,10 @@
 //! 5. only now do writers use the space.
 //!
 //! An ordered journal commits these changes in this order, so no step waits for a flush. The first
-//! durable write into the space commits them all: it converts the space, or needs the new size.
+//! durable write into unwritten space converts it, and so commits them all. A write into zeroed
+//! space needs the new size only, and may leave the marker of step 4 behind. So recovery believes
+//! `grown_from` only where extents tell ([`Marker::extents_tell`]).
+//!
 //! Elsewhere each marker is durable before the next step, and the sync of step 4 makes the growth
 //! durable as well. The same holds for a marker that announces more than a growth.
 //!
@@ -147,8 +150,11 @@ impl Engine {
             return self.end_growth(job.marker, end, physical).map_err(fail);
         }
         if !job.announced {
-            self.announce(job.marker, job.plan)
-                .map_err(|error| fail(self.of_marker(error, job.plan, room)))?;
+            let marked = match job.plan {
+                Some(_) => self.mark_growth(job.marker),
+                None => self.mark(job.marker),
+            };
+            marked.map_err(|error| fail(self.of_marker(error, job.plan, room)))?;
         }
         let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
         let result = self.grow_by(plan, job.marker, room);
@@ -256,20 +262,21 @@ impl Engine {
         self.placement.need_commit();
         let grown_to = prepared?;
         if grown_to < plan.to {
-            self.announce(Marker { grown_to, ..marker }, Some(plan))?;
+            self.mark(Marker { grown_to, ..marker })?;
         }
         let next = self.lock().announce(plan, grown_to, room);
-        self.announce(next, Some(plan))?;
+        self.mark_growth(next)?;
         count(&self.counters.growths, 1);
         count(&self.counters.grown_bytes, grown_to - plan.from);
         Ok(grown_to)
     }
 
-    /// Writes the marker of a job. In an ordered journal, a marker that says nothing but a growth
-    /// needs no flush.
-    fn announce(&self, marker: Marker, plan: Option<Plan>) -> Result<()> {
-        let only_grows = plan.is_some() && marker.only_grows_after(self.lock().marker());
-        if !(self.commits_in_order && only_grows) {
+    /// Writes a marker that announces a growth. In an ordered journal it needs no flush, if it
+    /// differs from the one before in nothing else.
+    fn mark_growth(&self, marker: Marker) -> Result<()> {
+        let only_grows = marker.only_grows_after(self.lock().marker());
+        let is_ordered = || self.order.as_ref().is_some_and(|order| order.check().is_ok());
+        if !(only_grows && is_ordered()) {
             return self.mark(marker);
         }
         self.backend.write_marker(&marker.encode())?;

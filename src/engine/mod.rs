@@ -51,6 +51,7 @@ use crate::stats::{Counters, Stats, count};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::inflight::{DrainGate, InFlightGuard};
 use crate::sync::{CachePadded, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
+use crate::sys::journal::{FAST_COMMITS, Order};
 use crate::sys::probe::Alignment;
 use crate::text::shown;
 use abort::AbortOnPanic;
@@ -69,8 +70,8 @@ pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
     /// The journal by which the file shares flushes; or why it shares none.
     pub journal: Result<Arc<dyn Journal>, String>,
-    /// The file system commits changes in the order in which they are made.
-    pub commits_in_order: bool,
+    /// The order in which the file system commits changes, if it is known.
+    pub order: Option<Order>,
     pub path: Arc<Path>,
     pub process: &'static Process,
     pub fs: FileSystems,
@@ -97,8 +98,8 @@ pub(crate) struct Engine {
     flushes_each_write: bool,
     /// With a journal, a flush may be that of another file. Otherwise the reason in words.
     journal: Result<Arc<dyn Journal>, String>,
-    /// The next commit that a durable write needs commits the markers and the growth before it.
-    commits_in_order: bool,
+    /// While it holds, growth and its markers need no flush.
+    order: Option<Order>,
     placement: CachePadded<Placement>,
     core: CachePadded<Mutex<Core<Token>>>,
     packer: CachePadded<Packer>,
@@ -142,7 +143,7 @@ impl Engine {
             writes_through: parts.props.writes_through,
             flushes_each_write,
             journal: parts.journal,
-            commits_in_order: parts.commits_in_order,
+            order: parts.order,
             placement: CachePadded(placement),
             core: CachePadded(Mutex::new(core)),
             packer: CachePadded(Packer::new(parts.alignment)),
@@ -245,7 +246,8 @@ impl Engine {
 
     /// Why each flush is one of this file alone, if so.
     pub fn why_no_shared_flush(&self) -> Option<&str> {
-        self.journal.as_ref().err().map(String::as_str)
+        let ended = || self.fs.is_apart().then_some(FAST_COMMITS);
+        self.journal.as_ref().err().map(String::as_str).or_else(ended)
     }
 
     // --- checks ----------------------------------------------------------------------------------

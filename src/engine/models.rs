@@ -353,7 +353,7 @@ impl File {
         Engine::new(Parts {
             backend: Arc::new(disk.clone()),
             journal,
-            commits_in_order: false,
+            order: None,
             path: Path::new("model").into(),
             process: &PROCESS,
             fs: fs.clone(),

@@ -14,6 +14,7 @@ use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
+use crate::sys::journal::Order;
 use crate::sys::probe::Through;
 use crate::sys::process::Inherited;
 use smallvec::{SmallVec, smallvec};
@@ -71,8 +72,8 @@ pub(crate) struct FileSystem {
     /// Wakers of queues that wait for the end of a flush. Locked with the domain held.
     sleepers: Mutex<Vec<Waker>>,
     journal: Mutex<KnownJournal>,
-    /// Whether its journal commits changes in order; if not, why.
-    order: OnceLock<Result<(), String>>,
+    /// The order in which its journal commits changes; or why it is not known.
+    order: OnceLock<Result<Order, String>>,
     wedged: OnceLock<Arc<Error>>,
     /// Its device number, as in [`Facts`](crate::sys::probe::Facts); 0 on the simulated disk.
     dev: u64,
@@ -331,6 +332,11 @@ impl FileSystem {
         result
     }
 
+    /// Whether files share no flushes any more.
+    fn is_apart(&self) -> bool {
+        self.domain.lock().is_apart()
+    }
+
     /// Decides about a flush that may be shared, as [`Domain::share`].
     fn share(
         &self,
@@ -422,14 +428,11 @@ impl FileSystems {
         self.awaited(ended, result)
     }
 
-    /// Whether the journal of a file's only file system commits changes in the order in which they
-    /// are made. If not, returns the reason in words. `check` finds out, once.
-    pub fn commits_in_order(
-        &self,
-        check: impl FnOnce() -> Result<(), String>,
-    ) -> Result<(), String> {
+    /// The order in which the journal of a file's only file system commits changes, or the reason
+    /// in words why it is not known. `find` finds out, once.
+    pub fn order(&self, find: impl FnOnce() -> Result<Order, String>) -> Result<Order, String> {
         match &self.0[..] {
-            [fs] => fs.order.get_or_init(check).clone(),
+            [fs] => fs.order.get_or_init(find).clone(),
             _ => Err("its members have a journal each".into()),
         }
     }
@@ -454,6 +457,11 @@ impl FileSystems {
     /// The last flush that has committed for all files of a file's only file system.
     pub fn committed_to(&self) -> u64 {
         self.0.first().map_or(0, |fs| fs.committed_to.load(Ordering::Acquire))
+    }
+
+    /// Whether files share no flushes any more.
+    pub fn is_apart(&self) -> bool {
+        self.0.iter().any(|fs| fs.is_apart())
     }
 
     /// Whether so many flushes are in flight or waiting that files share them.

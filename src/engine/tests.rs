@@ -15,6 +15,7 @@ use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::Limits;
 use crate::rules::policy::Tail;
 use crate::rules::recovery::{Recovery, Verdict};
+use crate::sys::journal::Order;
 use crate::sys::probe::Alignment;
 use std::path::Path;
 use std::sync::Arc;
@@ -163,7 +164,7 @@ fn open_in(
     let engine = Engine::new(Parts {
         backend: Arc::new(disk.0.clone()),
         journal: journal.ok_or_else(String::new),
-        commits_in_order: disk.0.device.commits_in_order(),
+        order: disk.0.device.commits_in_order().then_some(Order::ALWAYS),
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,

@@ -10,6 +10,7 @@ use crate::engine::{Engine, FileProps, Parts};
 use crate::rules::growth::GrowthConfig;
 use crate::rules::marker::{Marker, Prepared};
 use crate::rules::recovery::Recovery;
+use crate::sys::journal::Order;
 use crate::sys::probe::Facts;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,8 +49,8 @@ pub(crate) struct Build<'a> {
     pub ahead: Ahead,
     /// The journal by which the file shares flushes with others; or why it shares none.
     pub journal: std::result::Result<Arc<dyn Journal>, String>,
-    /// The file system commits changes in the order in which they are made.
-    pub commits_in_order: bool,
+    /// The order in which the file system commits changes, if it is known.
+    pub order: Option<Order>,
     /// The first epoch of markers.
     pub epoch: u32,
     pub recovery: Recovery,
@@ -66,7 +67,7 @@ impl Build<'_> {
         Engine::new(Parts {
             backend,
             journal: self.journal,
-            commits_in_order: self.commits_in_order,
+            order: self.order,
             path: self.path.clone(),
             process: self.process,
             fs: self.fs,
@@ -108,7 +109,7 @@ pub(crate) fn reader(
             facts: &facts,
             ahead: Ahead::NONE,
             journal: Err("it is open for reading".into()),
-            commits_in_order: false,
+            order: None,
             epoch: 0,
             recovery: Recovery::clean(facts.len),
             held: None,

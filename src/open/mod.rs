@@ -22,7 +22,7 @@ use crate::rules::policy::{Durability, Growth};
 use crate::rules::recovery::{Recovery, Verdict};
 use crate::sync::nap;
 use crate::sys;
-use crate::sys::journal::JournalFile;
+use crate::sys::journal::{FAST_COMMITS, JournalFile, Order, warn_of_fast_commits};
 use crate::sys::probe::{Facts, Through};
 use crate::text::shown;
 use build::{Ahead, Build};
@@ -364,11 +364,13 @@ fn make_engine(
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }
-    let order = order(&fs, file.as_fd(), &facts, request.descriptor_min)
-        .inspect_err(|why| log::debug!("dioxide: {}: grows by flushes: {why}", shown(&**path)));
-    let commits_in_order = order.is_ok();
+    let order = order(&fs, file.as_fd(), &facts, request.descriptor_min);
+    if order.as_ref().is_err_and(|why| why == FAST_COMMITS) {
+        warn_of_fast_commits();
+    }
+    let found = order.as_ref().map(drop).map_err(String::clone);
     let journal =
-        journal(&fs, file.backend(), &facts, request.descriptor_min, order).inspect_err(|why| {
+        journal(&fs, file.backend(), &facts, request.descriptor_min, found).inspect_err(|why| {
             log::debug!("dioxide: {}: shares no flushes: {why}", shown(&**path));
         });
     let build = Build {
@@ -379,7 +381,7 @@ fn make_engine(
         facts: &facts,
         ahead,
         journal,
-        commits_in_order,
+        order: order.ok(),
         epoch: sys::epoch(),
         recovery,
         held,
@@ -387,16 +389,17 @@ fn make_engine(
     Ok(build.engine(Arc::new(file.keep())))
 }
 
-/// Checks whether the changes of a file are committed in the order in which they are made. If not,
-/// returns the reason in words.
+/// The order in which changes of a file are committed, or the reason in words why it is not known.
 fn order(
     fs: &FileSystems,
     fd: BorrowedFd<'_>,
     facts: &Facts,
     descriptor_min: u32,
-) -> Result<(), String> {
-    fs.commits_in_order(|| sys::journal::commits_in_order(fd, facts, descriptor_min))?;
-    sys::journal::is_covered(fd)
+) -> Result<Order, String> {
+    let order = fs.order(|| sys::journal::order(fd, facts, descriptor_min))?;
+    order.check()?;
+    sys::journal::is_covered(fd)?;
+    Ok(order)
 }
 
 /// The journal by which a file shares flushes. If it does not, returns the reason in words.

@@ -418,7 +418,7 @@ impl BringUp<'_> {
             ahead,
             // Each member has other files beside it.
             journal: Err("its members have a journal each".into()),
-            commits_in_order: false,
+            order: None,
             epoch,
             recovery,
             held,

@@ -346,6 +346,11 @@ impl<T> Domain<T> {
         self.ledger.end(flush, reached)
     }
 
+    /// Whether sharing has ended.
+    pub fn is_apart(&self) -> bool {
+        self.is_apart
+    }
+
     /// Ends sharing: a flush of one file covers no other file here.
     pub fn part(&mut self) {
         self.is_apart = true;

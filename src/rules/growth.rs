@@ -3,8 +3,8 @@
 //! Growth takes the inode lock exclusively and waits for every write in flight. So it happens
 //! rarely, in large steps, and early: in a steady stream no append waits for it.
 
-/// The first step. Each step costs a sync of the file, so small steps would slow a fast writer. A
-/// small file frees the rest at close.
+/// The first step. Each step takes the inode lock, and without an ordered journal costs a sync of
+/// the file. So small steps would slow a fast writer. A small file frees the rest at close.
 const STEP_FIRST_BYTES: u64 = 32 << 20;
 
 /// The largest fraction of the free space in a step, unless an operation needs more.
@@ -38,7 +38,7 @@ impl GrowthConfig {
         unit_bytes: u64,
         is_zeroed: bool,
     ) -> Self {
-        // Zeros are written like data, and accumulate before the sync that ends the step.
+        // Zeros are written like data, and accumulate before the next flush.
         let step_max = if is_zeroed { ZEROED_STEP_MAX_BYTES } else { u64::MAX };
         Self {
             cap_bytes: cap_bytes.min(step_max).max(unit_bytes),

@@ -177,6 +177,8 @@ fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<Stri
     if physical_size > grown_to {
         return Some(format!("it was left with {grown_to} bytes and has {physical_size}"));
     }
+    // Where extents do not tell, a durable write commits no later marker: `grown_from` may be that
+    // of an earlier step, with our data above it.
     if physical_size <= grown_from || !marker.extents_tell() {
         return None;
     }
@@ -231,6 +233,20 @@ mod tests {
         ];
         let found = judge(&MARKER, SELF, 65536, &extents);
         assert_eq!((found.verdict, found.ceiling), (Verdict::EndKnown, 16384));
+    }
+
+    /// A commit between the zeros of a step and its second marker leaves that marker behind.
+    #[test]
+    fn data_above_an_earlier_step_is_ours_where_extents_do_not_tell() {
+        let extents = [extent(0, 65536, true)];
+        let zeroed = Marker { prepared: Prepared::Zeroed, ..GROWING };
+        let recycled = Marker { recycled: true, ..GROWING };
+        for marker in [zeroed, recycled] {
+            let found = judge(&marker, SELF, 65536, &extents);
+            assert_eq!((found.verdict, found.ceiling), (Verdict::EndUnknown, 65536), "{marker:?}");
+        }
+        let verdict = judge(&GROWING, SELF, 65536, &extents).verdict;
+        assert!(matches!(verdict, Verdict::ModifiedExternally(_)), "{verdict:?}");
     }
 
     #[test]

@@ -15,7 +15,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The reason why files of an ext4 with fast commits share no flushes.
+pub(crate) const FAST_COMMITS: &str = "ext4 commits files one by one there (fast_commit)";
 
 /// More than the statistics of fast commits have.
 const STATISTICS_BYTES: usize = 4096;
@@ -56,9 +59,14 @@ impl JournalFile {
         self.reports_flushes
     }
 
-    /// Whether the file system has made fast commits. Those commit the changes of one file.
+    /// Whether the file system has made fast commits. Those commit the changes of one file. Warns
+    /// of them once.
     pub fn commits_fast(&self) -> io::Result<bool> {
-        self.fast_commits.as_ref().map_or(Ok(false), shows_fast_commits)
+        let is_fast = self.fast_commits.as_ref().map_or(Ok(false), shows_fast_commits)?;
+        if is_fast {
+            warn_of_fast_commits();
+        }
+        Ok(is_fast)
     }
 }
 
@@ -78,36 +86,46 @@ fn is_from_6(release: &str) -> bool {
     release.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|it| it >= 6)
 }
 
-/// Whether an ext4 with these statistics has made fast commits. Warns of them once.
+/// Whether an ext4 with these statistics has made fast commits.
 fn shows_fast_commits(statistics: &File) -> io::Result<bool> {
     let mut text = [0; STATISTICS_BYTES];
     let len = statistics.read_at(&mut text, 0)?;
     let count = fast_commits(&String::from_utf8_lossy(&text[..len]));
-    let fast = count.map(|count| count > 0).ok_or(io::ErrorKind::InvalidData)?;
-    if fast {
-        warn_of_fast_commits();
-    }
-    Ok(fast)
+    count.map(|count| count > 0).ok_or(io::ErrorKind::InvalidData.into())
 }
 
-fn has_only_full_commits(dev: u64, descriptor_min: u32) -> Result<(), String> {
-    let Some(statistics) = fast_commits_of(dev, descriptor_min)? else { return Ok(()) };
-    match shows_fast_commits(&statistics) {
-        Ok(false) => Ok(()),
-        Ok(true) => Err("ext4 commits files one by one there (fast_commit)".into()),
-        Err(error) => Err(format!("the statistics of fast commits: {error}")),
+/// The order in which the journal of a file system commits changes: that in which they are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    /// The device and the least descriptor of an ext4, which may begin to make fast commits.
+    ext4: Option<(u64, u32)>,
+}
+
+impl Order {
+    /// One that holds always.
+    pub const ALWAYS: Self = Self { ext4: None };
+
+    /// Checks that no commit until now was a fast one. If not, returns the reason in words.
+    pub fn check(&self) -> Result<(), String> {
+        let Some((dev, descriptor_min)) = self.ext4 else { return Ok(()) };
+        let Some(statistics) = fast_commits_of(dev, descriptor_min)? else { return Ok(()) };
+        match shows_fast_commits(&statistics) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(FAST_COMMITS.into()),
+            Err(error) => Err(format!("the statistics of fast commits: {error}")),
+        }
     }
 }
 
-/// Says once that fdatasync may lose data there.
-fn warn_of_fast_commits() {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| {
+/// Logs once that fdatasync may lose data there. Not under a lock: the logger may open a file.
+pub(crate) fn warn_of_fast_commits() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Relaxed) {
         log::warn!(
-            "dioxide: an ext4 makes fast commits: there fdatasync may confirm what a power cut \
+            "dioxide: an ext4 has fast commits: there fdatasync may confirm what a power cut \
              loses, in every program; see docs/kernel-bugs.md (tune2fs -O ^fast_commit)"
-        )
-    });
+        );
+    }
 }
 
 /// The statistics of fast commits of an ext4. None on another file system, and before Linux 5.10,
@@ -146,16 +164,13 @@ pub(crate) fn gains(facts: &Facts) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks whether the journal of a file system commits changes in the order in which they are made.
-/// If not, returns the reason in words.
-///
-/// A fast commit of ext4 would not. There are none yet, and a new attribute makes the running
-/// transaction ineligible for one.
-pub(crate) fn commits_in_order(
+/// Returns the order in which the journal of a file system commits changes, or the reason in words
+/// why it is not known. It is not where ext4 makes fast commits: those contain some files only.
+pub(crate) fn order(
     fd: BorrowedFd<'_>,
     facts: &Facts,
     descriptor_min: u32,
-) -> Result<(), String> {
+) -> Result<Order, String> {
     let err = |why: &str| Err(why.to_owned());
     if facts.is_device || facts.part != Part::Whole {
         return err("it is not a file of a file system of the kernel");
@@ -178,14 +193,14 @@ pub(crate) fn commits_in_order(
         Ok(probe::EXT) if !has_own_journal(facts.fs) => {
             err("its file system has no journal on the same device")
         }
-        Ok(probe::EXT) if !is_ordered(facts.fs) => {
-            err("its superblock has options that change what a commit covers")
+        Ok(probe::EXT) => {
+            says_ordered(&options_of_ext4(facts.fs)?)?;
+            Ok(Order { ext4: Some((facts.fs, descriptor_min)) })
         }
-        Ok(probe::EXT) => has_only_full_commits(facts.fs, descriptor_min),
         Ok(probe::XFS) if has_other_devices(&options) => {
             err("its file system has more than one device")
         }
-        Ok(probe::XFS) => Ok(()),
+        Ok(probe::XFS) => Ok(Order::ALWAYS),
         _ => err("it is not known here that one commit covers all files"),
     }
 }
@@ -211,17 +226,23 @@ pub(crate) fn is_covered(fd: BorrowedFd<'_>) -> Result<(), String> {
     }
 }
 
-/// Whether an ext4 has barriers and ordered data. A mount does not show the defaults of the
-/// superblock (`tune2fs -o`), the file system does.
-fn is_ordered(dev: u64) -> bool {
-    let options = probe::device_name(dev)
-        .map(|device| std::fs::read_to_string(format!("/proc/fs/ext4/{device}/options")));
-    matches!(options, Some(Ok(options)) if says_ordered(&options))
+/// The options of an ext4, with the defaults of its superblock (`tune2fs -o`). A mount does not show
+/// those.
+fn options_of_ext4(dev: u64) -> Result<String, String> {
+    let device = probe::device_name(dev).ok_or("the name of its device is not visible")?;
+    std::fs::read_to_string(format!("/proc/fs/ext4/{device}/options"))
+        .map_err(|error| format!("the options of its file system: {error}"))
 }
 
-fn says_ordered(options: &str) -> bool {
+/// Checks for barriers, ordered data and full commits. A kernel with CONFIG_EXT4_DEBUG shows the
+/// feature fast_commit as `fc_debug_force`; elsewhere [`Order::check`] finds fast commits.
+fn says_ordered(options: &str) -> Result<(), String> {
     let has = |wanted| options.lines().any(|option| option == wanted);
-    has("barrier") && has("data=ordered") && !has("journal_async_commit")
+    match has("barrier") && has("data=ordered") && !has("journal_async_commit") {
+        true if has("fc_debug_force") => Err(FAST_COMMITS.into()),
+        true => Ok(()),
+        false => Err("its superblock has options that change what a commit covers".into()),
+    }
 }
 
 fn has_other_devices(options: &str) -> bool {
@@ -288,10 +309,13 @@ mod tests {
 
     #[test]
     fn an_ext4_says_whether_it_is_ordered() {
-        assert!(says_ordered("rw\nbarrier\ndata=ordered\n"));
-        assert!(!says_ordered("rw\nnobarrier\ndata=ordered\n"), "tune2fs -o nobarrier");
-        assert!(!says_ordered("rw\nbarrier\ndata=writeback\n"));
-        assert!(!says_ordered("rw\nbarrier\njournal_async_commit\ndata=ordered\n"));
+        let is_ordered = |options| says_ordered(options).is_ok();
+        assert!(is_ordered("rw\nbarrier\ndata=ordered\n"));
+        assert!(!is_ordered("rw\nnobarrier\ndata=ordered\n"), "tune2fs -o nobarrier");
+        assert!(!is_ordered("rw\nbarrier\ndata=writeback\n"));
+        assert!(!is_ordered("rw\nbarrier\njournal_async_commit\ndata=ordered\n"));
+        let fast = says_ordered("rw\nbarrier\nfc_debug_force\ndata=ordered\n");
+        assert_eq!(fast, Err(FAST_COMMITS.into()), "before the first fast commit");
     }
 
     #[test]

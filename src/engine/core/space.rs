@@ -145,8 +145,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Returns the marker for a file grown to `physical`, valid while writers use that space. It
-    /// announces the next step as well: one sync makes this growth durable and the next one
-    /// possible.
+    /// announces the next step as well, so one marker ends this growth and permits the next one.
     pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
         self.space.planner.carried_out(done, physical);
         let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
@@ -218,13 +217,13 @@ impl<T: Clone + PartialEq> Core<T> {
         self.props.epoch
     }
 
-    /// Records that the marker is durable on disk.
+    /// Records that the marker is set: durable, or ordered before all that depends on it.
     pub fn on_marked(&mut self, marker: Marker) {
         self.space.marker = Some(marker);
     }
 
-    /// Takes the result of a growth job: the new physical size, durable; or an error for lack of
-    /// space.
+    /// Takes the result of a growth job: the new physical size, with its marker; or an error for
+    /// lack of space.
     pub fn on_grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
         let need = self.space.need.take();
         match (result, need) {

@@ -86,7 +86,7 @@ impl Beside {
         Arc::new(Engine::new(Parts {
             backend: Arc::new(self.clone()),
             journal: Err(String::new()),
-            commits_in_order: false,
+            order: None,
             path: Path::new("beside").into(),
             process: Process::current(),
             fs,

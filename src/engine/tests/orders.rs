@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The two ways in which a crash keeps only one of the size and the marker. File systems with both
-/// in one journal do not, but no kernel promises an order without a sync between.
+/// The two ways in which a crash keeps only one of the size and the marker. File systems with
+/// both in one ordered journal do not.
 fn crashes_apart(disk: &Disk) -> [Disk; 2] {
     [true, false].map(|keep_size| {
         let image = disk.crash(|_| keep_size);
@@ -68,7 +68,7 @@ fn growing(disk: Disk, prepared: Prepared) -> Option<Arc<Engine>> {
     Some(Arc::new(Engine::new(Parts {
         backend: Arc::new(file.backend.0.clone()),
         journal: Err(String::new()),
-        commits_in_order: true,
+        order: Some(Order::ALWAYS),
         path: Path::new("growing").into(),
         process: Process::current(),
         fs: FileSystems::default(),
@@ -307,7 +307,7 @@ fn close_lets_others_in_last() {
     let file = Arc::new(Engine::new(Parts {
         backend: Arc::new(Watched::new(false)),
         journal: Err(String::new()),
-        commits_in_order: false,
+        order: None,
         path: Path::new("watched").into(),
         process: Process::current(),
         fs: FileSystems::default(),
@@ -373,7 +373,7 @@ fn on_a_device_that_writes_through_no_flush_is_shared() {
         let file = Arc::new(Engine::new(Parts {
             backend: Arc::new(disk.0.clone()),
             journal: Err(String::new()),
-            commits_in_order: false,
+            order: None,
             path: Path::new("device").into(),
             process: Process::current(),
             fs: FileSystems::default(),

@@ -327,7 +327,7 @@ impl<'a> Opening<'a> {
             facts: &facts,
             ahead: Ahead::NONE,
             journal: Err("it lies within a volume".into()),
-            commits_in_order: false,
+            order: None,
             epoch: 0,
             recovery,
             held: None,
