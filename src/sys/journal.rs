@@ -226,8 +226,8 @@ pub(crate) fn is_covered(fd: BorrowedFd<'_>) -> Result<(), String> {
     }
 }
 
-/// The options of an ext4, with the defaults of its superblock (`tune2fs -o`). A mount does not show
-/// those.
+/// The options of an ext4, with the defaults of its superblock (`tune2fs -o`), which a mount does
+/// not show.
 fn options_of_ext4(dev: u64) -> Result<String, String> {
     let device = probe::device_name(dev).ok_or("the name of its device is not visible")?;
     std::fs::read_to_string(format!("/proc/fs/ext4/{device}/options"))
