@@ -20,7 +20,7 @@ use crate::buffer::{Buffer, Segment};
 use crate::engine::handle::FileHandle;
 use crate::engine::queue::Settings;
 use crate::error::{ErrorKind, Result};
-use crate::rules::committed::Place;
+use crate::rules::committed::MappedExtent;
 use crate::rules::growth::GrowthConfig;
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::Limits;
@@ -258,7 +258,7 @@ impl Backend for Disk {
         let state = self.state();
         let blocks = (0..).step_by(BLOCK as usize).zip(&state.files[self.file].blocks);
         let written = blocks.filter(|(_, block)| **block != Block::Empty);
-        let place = |(start, _)| Place { start, end: start + BLOCK, physical: start };
+        let place = |(start, _)| MappedExtent { start, end: start + BLOCK, physical: start };
         let found = written.filter_map(|block| place(block).part_in(&range)).collect();
         Ok(Places { end: range.end, found })
     }
