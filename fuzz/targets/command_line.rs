@@ -8,7 +8,7 @@ mod args;
 #[allow(dead_code)]
 mod sizes;
 #[path = "../../crates/dioxide-cli/src/units.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod units;
 
 use args::{Cli, Command, Scenario};

@@ -28,7 +28,7 @@ mod meter;
 #[allow(dead_code)]
 mod sys;
 #[path = "../../dioxide-cli/src/units.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod units;
 #[path = "../../dioxide-cli/src/warnings.rs"]
 #[allow(dead_code)]

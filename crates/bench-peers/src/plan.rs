@@ -1,7 +1,7 @@
 //! The plan: arguments checked against their target, and converted to cases.
 
 use crate::args::{Append, Args, Pace, Scenario, Sync};
-use crate::bench::place::Place;
+use crate::bench::place::BenchTarget;
 use crate::case::{Case, Kind, Space};
 use crate::meter::machine::Machine;
 use crate::run::Course;
@@ -32,7 +32,7 @@ impl Plan {
     }
 
     fn append(args: &Append) -> Result<Self> {
-        let place = Place::directory(&args.dir)?;
+        let place = BenchTarget::directory(&args.dir)?;
         let default = SIZE_DEFAULT_MAX_BYTES.min(place.room_bytes()? / SIZE_DEFAULT_FRACTION);
         // A prewritten file is filled in steps of this size.
         let size_bytes = args.size.unwrap_or(default) >> 20 << 20;
@@ -58,9 +58,9 @@ impl Plan {
                     args.overwrite_device.as_ref() == Some(device),
                     "--device and --overwrite-device name different devices; nothing was touched"
                 );
-                Place::device(device)?
+                BenchTarget::device(device)?
             }
-            None => Place::directory(&args.dir)?,
+            None => BenchTarget::directory(&args.dir)?,
         };
         let size_bytes = SYNC_DEPTH as u64 * SYNC_BYTES;
         ensure!(
@@ -72,7 +72,13 @@ impl Plan {
         Ok(Self::with(place, SYNC_BYTES, size_bytes, &args.pace, cases))
     }
 
-    fn with(place: Place, bs_bytes: u64, size_bytes: u64, pace: &Pace, cases: Vec<Case>) -> Self {
+    fn with(
+        place: BenchTarget,
+        bs_bytes: u64,
+        size_bytes: u64,
+        pace: &Pace,
+        cases: Vec<Case>,
+    ) -> Self {
         let machine = Machine::describe(place.name(), place.disk.as_ref());
         let course = Course::new(place, bs_bytes, size_bytes, pace.runtime);
         Self { course, machine, rounds: pace.rounds, cases }

@@ -1,6 +1,6 @@
 //! One run of one case: from prepared file to figures.
 
-use crate::bench::place::{Ground, O_DSYNC, Place};
+use crate::bench::place::{BenchTarget, O_DSYNC, RunFile};
 use crate::case::{Case, Flush, Space};
 use crate::meter::disk::Disk;
 use crate::meter::{Meter, Usage};
@@ -19,7 +19,7 @@ pub struct Task<'a> {
     pub bs_bytes: u64,
     runtime: Duration,
     size_bytes: u64,
-    ground: &'a Ground,
+    ground: &'a RunFile,
     disk: Option<&'a Disk>,
 }
 
@@ -47,16 +47,16 @@ pub struct Figures {
 
 /// The target, and the common parts of its runs.
 pub struct Course {
-    pub place: Place,
+    pub place: BenchTarget,
     pub bs_bytes: u64,
     pub size_bytes: u64,
     pub runtime: Duration,
     /// The prewritten file, shared by all runs.
-    written: Option<Ground>,
+    written: Option<RunFile>,
 }
 
 impl Course {
-    pub fn new(place: Place, bs_bytes: u64, size_bytes: u64, runtime: Duration) -> Self {
+    pub fn new(place: BenchTarget, bs_bytes: u64, size_bytes: u64, runtime: Duration) -> Self {
         Self { place, bs_bytes, size_bytes, runtime, written: None }
     }
 
@@ -86,7 +86,7 @@ impl Course {
             .with_context(|| format!("{}, {}", case.path(), case.space))
     }
 
-    fn prepare(&self, case: Case, ground: &Ground) -> Result<()> {
+    fn prepare(&self, case: Case, ground: &RunFile) -> Result<()> {
         match case.space {
             Space::Falloc => ground.preallocate(self.size_bytes).context("allocate"),
             Space::Regions => {
