@@ -396,7 +396,7 @@ impl File {
     /// # Errors
     ///
     /// The file flushes for itself: on its file system or device, a commit is not known to cover
-    /// other files. Or the file is a reader.
+    /// other files, or was a fast one. Or the file is a reader.
     pub fn shares_flushes(&self) -> std::result::Result<(), &str> {
         match self.inner() {
             FileHandle::Shared { engine, .. } => engine.why_no_shared_flush().map_or(Ok(()), Err),
