@@ -160,11 +160,6 @@ fn end_of(placed: &[Placed]) -> u64 {
     placed.iter().map(Placed::end).max().unwrap_or(0)
 }
 
-/// Opens after a crash, without growth.
-fn reopen(path: &Path) -> dioxide::Result<File> {
-    OpenOptions::new().write(true).open(path)
-}
-
 // --- kills ---------------------------------------------------------------------------------------
 
 /// Lets a child acknowledge a random number of records, sometimes none, and run on for a random

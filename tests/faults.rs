@@ -38,10 +38,6 @@ fn placed(acks: &[[u64; 3]]) -> Vec<Placed> {
     acks.iter().copied().map(Placed::from_ack).collect()
 }
 
-fn reopen(path: &Path) -> dioxide::Result<File> {
-    OpenOptions::new().write(true).open(path)
-}
-
 fn end_of(placed: &[Placed]) -> u64 {
     placed.iter().map(Placed::end).max().unwrap_or(0)
 }

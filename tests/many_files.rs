@@ -188,6 +188,8 @@ fn a_file_system_with_fast_commits_shares_no_flush(fs: Fs) -> TrialResult {
     let files = open_many(volume.path(), durable().growth(Growth::None))?;
     let placed = together(FILES, |writer| append_many(&files[writer as usize], writer, 3));
     assert_eq!(flushes_of(&files).1, 0);
+    // The defect: it said that they do, as they did at their open.
+    assert!(files.iter().all(|file| file.shares_flushes().is_err()));
     check_records(volume.path(), files, &placed)
 }
 

@@ -72,6 +72,18 @@ pub fn wait_until_grown(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Opens after a crash, without growth. On a busy machine a killed process keeps its files open for
+/// longer than an open waits.
+pub fn reopen(path: &Path) -> dioxide::Result<dioxide::File> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match OpenOptions::new().write(true).open(path) {
+            Err(error) if *error.kind() == ErrorKind::Locked && Instant::now() < deadline => {}
+            opened => return opened,
+        }
+    }
+}
+
 /// Looks for a sector of poison on the whole disk.
 pub fn finds_poison(disk: &FuseDisk) -> io::Result<bool> {
     let mut image = fs::File::open(disk.image())?;

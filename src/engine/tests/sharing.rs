@@ -200,6 +200,8 @@ fn a_fast_commit_ends_sharing() {
         assert_eq!(errors, []);
         assert_eq!(stats_of(&files).flushes_shared, 0);
         assert_eq!(kept(&device), [RECORDS; FILES as usize]);
+        // The defect: it was told as at the open.
+        assert!(files.iter().all(|file| file.engine.why_no_shared_flush().is_some()));
     }
 }
 
