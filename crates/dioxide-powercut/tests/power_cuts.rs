@@ -148,7 +148,7 @@ fn the_command_cuts_as_often_as_asked() -> TrialResult {
     let out = String::from_utf8(ran.stdout)?;
     assert!(ran.status.success(), "{out}");
     // Includes the power cuts of the controls.
-    assert!(out.contains("112 cuts in"), "{out}");
+    assert!(out.contains("112 power cuts in"), "{out}");
     assert_eq!(out.matches("control, must lose").count(), 5, "{out}");
     Ok(())
 }
