@@ -126,6 +126,8 @@ struct Model {
     size_max: u64,
     /// The end of the content from before the recycle.
     old_to: u64,
+    /// Its blocks up to here are written.
+    written_to: u64,
     last_append: usize,
 }
 
@@ -188,6 +190,7 @@ impl Model {
                 u64::MAX
             },
             old_to: 0,
+            written_to: 0,
             last_append: 0,
             random,
         }
@@ -399,7 +402,7 @@ impl Model {
             !begun || self.in_flight.iter().all(|other| other.extends.is_none()),
             "seed {seed}: {range:?} begins in a block beside others that extend the file"
         );
-        let crosses = begun && range.end > at_a_block;
+        let crosses = begun && range.end > at_a_block && range.end > self.written_to;
         assert_eq!(
             head,
             if crosses { BLOCK } else { 0 },
@@ -613,7 +616,7 @@ impl Model {
         assert!(!self.in_flight.iter().any(extends), "seed {}: truncated beside writes", self.seed);
         assert!(self.end == end, "seed {}: truncated to {end}, not to {}", self.seed, self.end);
         self.disk.truncate(end);
-        (self.grows, self.old_to) = (false, 0);
+        (self.grows, self.old_to, self.written_to) = (false, 0, 0);
         self.step(|core, out| core.on_growth_ended(out));
         assert!(self.core.prepared().is_none() && self.core.marker().is_none());
     }
@@ -646,15 +649,17 @@ impl Model {
     fn recycle(&mut self) {
         let marker = self.core.recycling_marker();
         self.core.on_marked(marker);
-        self.core.recycle();
         let physical = self.core.sizes().physical;
+        let written_to = self.random.below(physical / BLOCK + 1) * BLOCK;
+        self.core.recycle(written_to);
         self.disk.begin_anew(physical);
         self.disk.spoil(Span { start: 0, end: physical });
         self.begin_anew(0, physical);
+        self.written_to = written_to;
     }
 
     fn begin_anew(&mut self, end: u64, old_to: u64) {
-        (self.end, self.old_to) = (end, old_to);
+        (self.end, self.old_to, self.written_to) = (end, old_to, 0);
         self.space_to = end.max(old_to);
         self.checked = (end, end);
         // No later sync covers data that was given up.

@@ -30,7 +30,7 @@ use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, is_no_space, uninterrupted};
 use crate::rules::marker::{Marker, Mode, Prepared};
 use crate::rules::merge::Span;
-use crate::rules::recovery::written_above;
+use crate::rules::recovery::{written_above, written_from_start};
 use crate::rules::size::Sizes;
 use crate::sync::atomic::Ordering;
 use crate::text::shown;
@@ -71,7 +71,8 @@ impl Engine {
             self.check_size(Operation::Recycle)?;
             let marker = self.lock().recycling_marker();
             self.mark(marker).map_err(|error| self.failure(Operation::Recycle, &error))?;
-            self.adopt(Core::recycle);
+            let extents = self.backend.extents(0).unwrap_or_default();
+            self.adopt(|core| core.recycle(written_from_start(&extents)));
             Ok(())
         })
     }

@@ -766,7 +766,7 @@ fn a_need_ends_with_its_operation() {
     assert!(core.next_growth(SPACE_LIMITS, &mut out).is_none() && core.pause_growth());
     let marker = core.recycling_marker();
     core.on_marked(marker);
-    core.recycle();
+    core.recycle(0);
     core.resume_growth();
     core.append(3, Segment::of(&data), false, &mut Outbox::default());
     run_grower(&mut core, &mut Outbox::default());

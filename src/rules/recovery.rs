@@ -171,6 +171,11 @@ pub fn written_ranges(from: u64, extents: &[Extent]) -> Vec<Range<u64>> {
     ranges
 }
 
+/// Returns the end of the written range at the beginning of the file.
+pub fn written_from_start(extents: &[Extent]) -> u64 {
+    written_ranges(0, extents).first().filter(|range| range.start == 0).map_or(0, |range| range.end)
+}
+
 /// Returns a sign that another program changed the file after the crash.
 fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<String> {
     let Marker { grown_from, grown_to, .. } = *marker;

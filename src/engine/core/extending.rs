@@ -340,8 +340,10 @@ impl<T: Clone + PartialEq> Core<T> {
     fn head(&self, offset: u64, end: u64) -> u64 {
         let unit = self.props.append_unit;
         let begun_to = offset.next_multiple_of(unit);
-        let crosses = offset < begun_to && begun_to < end;
-        if crosses && self.space.prepared != Some(Prepared::Zeroed) { unit } else { 0 }
+        let is_written =
+            self.space.prepared == Some(Prepared::Zeroed) || end <= self.space.written_to;
+        let crosses = offset < begun_to && begun_to < end && !is_written;
+        if crosses { unit } else { 0 }
     }
 
     pub(super) fn sync_method(&self, allocates: bool) -> SyncMethod {

@@ -267,6 +267,8 @@ struct Space {
     held: Option<Marker>,
     /// End of the content from before the recycle; 0 if the file was not recycled.
     old_to: u64,
+    /// The blocks of the old content up to this offset are written.
+    written_to: u64,
     /// The space from the reserved end to this offset reads as zeros.
     zeros_to: u64,
     need: Option<Need>,
@@ -351,6 +353,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 prepared: props.prepared,
                 held,
                 old_to: 0,
+                written_to: 0,
                 zeros_to: 0,
                 need: None,
                 grower_running: false,
@@ -580,10 +583,12 @@ impl<T: Clone + PartialEq> Core<T> {
         self.begin_anew(0);
     }
 
-    /// Records that the file was recycled. Nothing is in flight, and the marker on disk says so.
-    pub fn recycle(&mut self) {
+    /// Records that the file was recycled, and up to where its blocks are written. Nothing is in
+    /// flight, and the marker on disk says so.
+    pub fn recycle(&mut self, written_to: u64) {
         self.sizes.recycle();
         self.begin_anew(self.sizes.physical);
+        self.space.written_to = written_to;
     }
 
     fn begin_anew(&mut self, old_to: u64) {
@@ -593,6 +598,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.announced = None;
         self.space.held = None;
         self.space.old_to = old_to;
+        self.space.written_to = 0;
         self.space.zeros_to = 0;
         self.space.mode = Mode::AppendOnly;
         self.space.exhausted = false;

@@ -249,6 +249,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.sizes.give_up_ahead();
         self.space.announced = None;
         self.space.old_to = 0;
+        self.space.written_to = 0;
     }
 
     /// Ends growth: the space ahead is truncated and the marker removed. From now on the kernel

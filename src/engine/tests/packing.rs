@@ -174,6 +174,25 @@ fn recycled_space_shows_zeros_behind_records_and_nothing_else() {
     }
 }
 
+/// The defect: a group that began inside a block of recycled space went out as two writes and a
+/// flush, as if the next block were unwritten.
+#[test]
+fn in_recycled_space_a_durable_append_is_one_request() {
+    let file = open_with(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), Tail::Rewrite);
+    file.append(&[9; 4 * BLOCK], true).unwrap();
+    file.finish().unwrap();
+    let file = open_with(file.backend, Some(Prepared::Unwritten), Tail::Rewrite);
+    file.recycle().unwrap();
+    let append = |len| {
+        let before = file.stats();
+        file.append(&[1; 4 * BLOCK][..len], true).unwrap();
+        let after = file.stats();
+        (after.dsync_requests - before.dsync_requests, after.flushes - before.flushes)
+    };
+    assert_eq!([append(100), append(2 * BLOCK), append(BLOCK)], [(1, 0); 3]);
+    assert_eq!(append(2 * BLOCK), (0, 1), "it ends in unwritten space");
+}
+
 #[test]
 fn what_a_failed_append_left_in_the_last_block_is_never_seen() {
     for lengthen in [true, false] {
