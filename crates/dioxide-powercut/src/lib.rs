@@ -4,6 +4,7 @@
 //!
 //! - [`workload`]: the workloads, as functions of a file.
 //! - [`shared`]: workloads of plain programs with one flush for many files.
+//! - [`commits`]: forces commits of the journal between the steps of a growth.
 //! - [`blocks`]: compares these files with their marks.
 //! - [`mark`]: a workload's marks.
 //! - [`history`]: the records that must, may and must not survive a power cut.
@@ -14,6 +15,7 @@
 pub mod blocks;
 pub mod campaign;
 pub mod check;
+pub mod commits;
 pub mod history;
 pub mod mark;
 pub mod recording;

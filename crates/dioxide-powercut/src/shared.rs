@@ -42,6 +42,8 @@ pub enum Space {
     Unwritten,
     /// Zeros, written and synced.
     Zeros,
+    /// Zeros, written into a synced empty file, and not synced.
+    NewZeros,
 }
 
 /// What a flusher does for all writes reported before.
@@ -117,10 +119,12 @@ impl Play<'_> {
     ///
     /// If a call fails.
     pub fn run(&self) {
-        let files: Vec<Target> = (0..self.scheme.files).map(|file| self.make(file)).collect();
         let clean = File::create(self.dir.join("clean")).expect("the clean file");
         clean.sync_all().expect("it syncs");
-        rustix::fs::syncfs(&clean).expect("the file system syncs");
+        let files: Vec<Target> = (0..self.scheme.files).map(|file| self.make(file)).collect();
+        if self.scheme.space != Space::NewZeros {
+            rustix::fs::syncfs(&clean).expect("the file system syncs");
+        }
         let reports = Mutex::new(Reports { writers_left: WRITERS, ..Reports::default() });
         let changed = Condvar::new();
         let (files, clean, reports, changed) = (&files, &clean, &reports, &changed);
@@ -147,16 +151,21 @@ impl Play<'_> {
         let options = options.write(true).create(true).custom_flags(libc::O_DIRECT);
         let file = options.open(path_of(self.dir, number)).expect("a file");
         let len = BLOCKS * BLOCK as u64;
+        let write_zeros = || {
+            file.write_all_at(&Buffer::zeroed(len as usize), 0).expect("there is space");
+        };
         match self.scheme.space {
             Space::Unwritten => {
                 rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len)
                     .expect("there is space");
             }
-            Space::Zeros => {
-                file.write_all_at(&Buffer::zeroed(len as usize), 0).expect("there is space")
-            }
+            Space::Zeros => write_zeros(),
+            Space::NewZeros => {}
         }
         file.sync_all().expect("it syncs");
+        if self.scheme.space == Space::NewZeros {
+            write_zeros();
+        }
         if self.scheme.flush != Flush::Dioxide {
             return Target::Plain(file);
         }

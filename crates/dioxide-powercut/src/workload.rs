@@ -47,7 +47,7 @@ enum Run {
     /// Works on one of the files.
     OnFile(fn(&Player)),
     /// Works on this many files.
-    OnAll(u64, fn(&[Player], Option<&Path>)),
+    OnAll(u64, fn(&mut [Player], Option<&Path>)),
     /// A plain program with many files.
     Shared(Scheme),
 }
@@ -73,7 +73,7 @@ const fn honest(name: &'static str, applies: fn(Fs) -> Applies, run: fn(&Player)
 const fn on_all(
     name: &'static str,
     applies: fn(Fs) -> Applies,
-    run: fn(&[Player], Option<&Path>),
+    run: fn(&mut [Player], Option<&Path>),
 ) -> Workload {
     let run = Run::OnAll(files::FILES, run);
     Workload { name, applies, run, is_honest: true, mkfs: &[] }
@@ -117,6 +117,8 @@ pub const WORKLOADS: &[Workload] = &[
     honest("frames-plain", everywhere, |player| append_frames(player, Growth::None)),
     on_all("files", everywhere, files::append_unwritten),
     on_all("files-zeroed", where_zeros_grow, files::append_zeroed),
+    on_all("growth-steps", with_an_ordered_journal, files::append_between_commits),
+    on_all("growth-steps-zeroed", with_an_ordered_journal, files::append_zeroed_between_commits),
     shared("blocks", Space::Unwritten, Flush::Dioxide),
     shared("blocks-zeroed", Space::Zeros, Flush::Dioxide),
     shared("plain-own-flush", Space::Unwritten, Flush::OwnFile),
@@ -140,8 +142,13 @@ pub const UNFLUSHED: Workload = control(shared("plain-unflushed", Space::Zeros, 
 pub const CLEAN_FILE: Workload =
     control(shared("plain-clean-file", Space::Unwritten, Flush::CleanFile));
 
+/// Nor does it commit that other files have grown.
+pub const CLEAN_FILE_AFTER_GROWTH: Workload =
+    control(shared("plain-growth-clean-file", Space::NewZeros, Flush::CleanFile));
+
 /// All workloads that must lose.
-pub const CONTROLS: &[Workload] = &[UNSYNCED, ZEROS_IN_FRONT, UNFLUSHED, CLEAN_FILE];
+pub const CONTROLS: &[Workload] =
+    &[UNSYNCED, ZEROS_IN_FRONT, UNFLUSHED, CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH];
 
 /// Workloads that lose rarely, or by a fault of the kernel. They run only by their names.
 pub const ON_REQUEST: &[Workload] = &[
@@ -177,14 +184,14 @@ pub fn play(_acks: &Acks, args: &[String]) {
     let (seed, records) = (seed.parse().expect("a seed"), records.parse().expect("a number"));
     let dir = Path::new(dir);
     let cgroups = (!cgroups.is_empty()).then_some(Path::new(cgroups));
-    let player = |file| Player { dir, marks, file, seed, records };
+    let player = |file| Player { dir, marks, file, seed, records, growth_cap: None };
     match workload.run {
         Run::OnFile(run) => thread::scope(|scope| {
             for player in (0..FILES).map(player) {
                 scope.spawn(move || run(&player));
             }
         }),
-        Run::OnAll(files, run) => run(&(0..files).map(player).collect::<Vec<_>>(), cgroups),
+        Run::OnAll(files, run) => run(&mut (0..files).map(player).collect::<Vec<_>>(), cgroups),
         Run::Shared(scheme) => Play { scheme, dir, marks, seed, records, cgroups }.run(),
     }
 }
@@ -196,6 +203,8 @@ struct Player<'a> {
     file: u64,
     seed: u64,
     records: u64,
+    /// The largest step of growth in bytes; `None` draws one.
+    growth_cap: Option<u64>,
 }
 
 impl Player<'_> {
@@ -210,7 +219,7 @@ impl Player<'_> {
 
     /// Small steps of growth, so that power cuts hit many.
     fn options(&self, durability: Durability, growth: Growth) -> OpenOptions {
-        let cap = (BLOCK as u64 * 16) << self.random(0).below(4);
+        let cap = self.growth_cap.unwrap_or((BLOCK as u64 * 16) << self.random(0).below(4));
         let mut options = OpenOptions::new();
         options.write(true).create(true).durability(durability).growth(growth).growth_cap(cap);
         options

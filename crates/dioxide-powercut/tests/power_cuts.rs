@@ -4,7 +4,8 @@
 use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
 use dioxide_powercut::workload::{
-    CLEAN_FILE, UNFLUSHED, UNSYNCED, WORKLOADS, Workload, ZEROS_IN_FRONT, everywhere,
+    CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH, UNFLUSHED, UNSYNCED, WORKLOADS, Workload, ZEROS_IN_FRONT,
+    everywhere,
 };
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{self, Fs};
@@ -69,6 +70,12 @@ fn blocks_of_many_files_are_lost_without_a_flush(fs: Fs) -> TrialResult {
 /// Without dioxide: the flush of a clean file commits nothing of the others.
 fn first_writes_are_lost_behind_the_flush_of_a_clean_file(fs: Fs) -> TrialResult {
     assert!(lossy_cuts(&plan(fs, &CLEAN_FILE, Flushes::Kept))? > 0);
+    Ok(())
+}
+
+/// Without dioxide: the flush of a clean file commits no growth of the others.
+fn grown_zeros_are_lost_behind_the_flush_of_a_clean_file(fs: Fs) -> TrialResult {
+    assert!(lossy_cuts(&plan(fs, &CLEAN_FILE_AFTER_GROWTH, Flushes::Kept))? > 0);
     Ok(())
 }
 
@@ -148,8 +155,8 @@ fn the_command_cuts_as_often_as_asked() -> TrialResult {
     let out = String::from_utf8(ran.stdout)?;
     assert!(ran.status.success(), "{out}");
     // Includes the power cuts of the controls.
-    assert!(out.contains("112 power cuts in"), "{out}");
-    assert_eq!(out.matches("control, must lose").count(), 5, "{out}");
+    assert!(out.contains("132 power cuts in"), "{out}");
+    assert_eq!(out.matches("control, must lose").count(), 6, "{out}");
     Ok(())
 }
 
@@ -213,6 +220,11 @@ fn trials() -> Vec<Trial> {
         "first_writes_are_lost_behind_the_flush_of_a_clean_file",
         CLEAN_FILE.applies,
         first_writes_are_lost_behind_the_flush_of_a_clean_file,
+    ));
+    trials.extend(fuse_trials_where(
+        "grown_zeros_are_lost_behind_the_flush_of_a_clean_file",
+        CLEAN_FILE_AFTER_GROWTH.applies,
+        grown_zeros_are_lost_behind_the_flush_of_a_clean_file,
     ));
     let once: [(&str, Once); 5] = [
         (

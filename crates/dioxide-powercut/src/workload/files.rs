@@ -3,6 +3,8 @@
 //! Each thread is in a cgroup of its own, as in [`shared`](crate::shared).
 
 use super::{Name, Player, poison};
+use crate::BLOCK;
+use crate::commits::Commits;
 use crate::mark::Act;
 use crate::shared::enter_cgroup;
 use dioxide::{Durability, File, Growth, Queue};
@@ -18,12 +20,31 @@ pub(super) const FILES: u64 = 2 * THREADS as u64;
 /// More records for each file than a thread of a log writes: one thread writes each file.
 const RECORDS: u64 = 3;
 
-pub(super) fn append_unwritten(players: &[Player<'_>], cgroups: Option<&Path>) {
+/// Steps of growth in [`append_between_commits`]: almost each record needs one.
+const STEP_BYTES: u64 = 4 * BLOCK as u64;
+
+pub(super) fn append_unwritten(players: &mut [Player<'_>], cgroups: Option<&Path>) {
     append(players, cgroups, Growth::Unwritten);
 }
 
-pub(super) fn append_zeroed(players: &[Player<'_>], cgroups: Option<&Path>) {
+pub(super) fn append_zeroed(players: &mut [Player<'_>], cgroups: Option<&Path>) {
     append(players, cgroups, Growth::Zeroed);
+}
+
+pub(super) fn append_between_commits(players: &mut [Player<'_>], cgroups: Option<&Path>) {
+    between_commits(players, cgroups, Growth::Unwritten);
+}
+
+pub(super) fn append_zeroed_between_commits(players: &mut [Player<'_>], cgroups: Option<&Path>) {
+    between_commits(players, cgroups, Growth::Zeroed);
+}
+
+/// All files grow in small steps, and commits are forced between these.
+fn between_commits(players: &mut [Player<'_>], cgroups: Option<&Path>, growth: Growth) {
+    let commits = Commits::start(players[0].dir, players[0].seed).expect("the calls are filtered");
+    players.iter_mut().for_each(|player| player.growth_cap = Some(STEP_BYTES));
+    append(players, cgroups, growth);
+    assert!(commits.between_steps() > FILES, "too few commits to test anything");
 }
 
 fn append(players: &[Player<'_>], cgroups: Option<&Path>, growth: Growth) {
