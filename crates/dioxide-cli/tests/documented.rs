@@ -161,10 +161,12 @@ impl Stage {
             true => "8",
             false => "1",
         };
+        const LOGS: [&str; 6] = ["--runtime", "20ms", "--rounds", "1", "--size", "8m"];
         let work = ["--runtime", "20ms", "--numjobs", "1,2", "--rounds", rounds, "--size", "8m"];
         let more: &[&str] = match (words.get(1), words.get(2)) {
             (Some(&"bench"), Some(&"indirect")) => &["--count", "1", "--rounds", "1"],
             (Some(&"bench"), Some(&"sync")) => &work[..6],
+            (Some(&"bench"), Some(&"log")) if words.contains(&"--files") => &LOGS,
             (Some(&"bench"), Some(&"checkpoint")) => &["--runtime", "20ms", "--rounds", "1"],
             (Some(&"bench"), Some(_)) if command.contains("--backend sim") => &work[..6],
             (Some(&"bench"), Some(_)) => &work,

@@ -246,6 +246,27 @@ fn bench_over_a_recycled_file_of_records(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Every path in every kind of space, with every byte checked.
+fn bench_of_logs(dir: TestDir) -> TrialResult {
+    let one = "--numjobs 5 --iodepth 5";
+    for (more, paths_of_a_space) in [(one, 7), ("--files 3", 3)] {
+        let output = run(&format!(
+            "bench log --dir {} --bs 1-700,4k --space unwritten,zeroed,recycled --runtime 100ms \
+             --rounds 1 --size 3m {more} --json -",
+            dir.display()
+        ));
+        let refused = stderr(&output).contains("recycled space is left out");
+        let results = results(&output);
+        assert_eq!(results.len(), 2 * paths_of_a_space * if refused { 2 } else { 3 }, "{more}");
+        assert_eq!(refused, dir.fs().grows_unwritten().is_err(), "{}", stderr(&output));
+        for result in &results {
+            assert!(result["iops"].as_f64().unwrap() > 0.0, "{result}");
+            assert_eq!(result["durability"], "every-write");
+        }
+    }
+    Ok(())
+}
+
 fn bench_counts_growth(dir: TestDir) -> TrialResult {
     for result in results(&short_append(&dir, "--growth-cap 64k --json -")) {
         let stall = result["growing_clat_max_ns"].as_u64();
@@ -509,6 +530,7 @@ fn trials() -> Vec<Trial> {
             opens_without_a_warning,
             bench_over_a_recycled_file_of_records,
         ),
+        lab_trials("bench_of_logs", bench_of_logs),
         lab_trials("bench_through_indirect_blocks", bench_through_indirect_blocks),
         lab_trials_where(
             "a_loop_mount_goes_with_its_bench",

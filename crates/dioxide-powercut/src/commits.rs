@@ -2,8 +2,8 @@
 //!
 //! A power cut shows the order of two changes only if a commit lies between them. By itself that
 //! is rare, because the steps follow each other in microseconds. So a seccomp filter stops the
-//! threads of a workload at each call that changes a file, and a supervisor commits the journal
-//! before it lets some of these calls go on.
+//! workload at each call that changes a file. A supervisor commits the journal before some of these
+//! calls, and lets them go on.
 
 use dioxide_testkit::records::Random;
 use std::fs::File;

@@ -174,8 +174,8 @@ fn recycled_space_shows_zeros_behind_records_and_nothing_else() {
     }
 }
 
-/// The defect: a group that began inside a block of recycled space went out as two writes and a
-/// flush, as if the next block were unwritten.
+/// The defect: a group that begins inside a block went out as two writes and a flush, as if the
+/// next block were unwritten.
 #[test]
 fn in_recycled_space_a_durable_append_is_one_request() {
     let file = open_with(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), Tail::Rewrite);

@@ -2,6 +2,7 @@
 
 use super::examples;
 use super::files::{Checkpoint, Files};
+use super::log::Log;
 use super::output::{Output, Wanted};
 use crate::sizes::Sizes;
 use crate::units::{parse_bytes, parse_duration};
@@ -44,6 +45,7 @@ impl Bench {
             Some(Scenario::Indirect(indirect)) => &indirect.output,
             Some(Scenario::Files(files)) => &files.output,
             Some(Scenario::Checkpoint(checkpoint)) => &checkpoint.output,
+            Some(Scenario::Log(log)) => &log.output,
         }
     }
 }
@@ -174,6 +176,7 @@ pub enum Scenario {
     Indirect(Indirect),
     Files(Files),
     Checkpoint(Checkpoint),
+    Log(Log),
 }
 
 #[derive(Args)]

@@ -39,6 +39,12 @@ pub const CHECKPOINT: &str = "Examples:
   dioxide bench checkpoint --dir /data --files 10000
       The time until a block in each of 10000 files is durable.";
 
+pub const LOG: &str = "Examples:
+  dioxide bench log --dir /data
+      Records of 100 bytes by 1, 16 and 64 threads, beside a group commit in the page cache.
+  dioxide bench log --dir /data --files 64,256 --space recycled
+      Many logs, each with a thread of its own.";
+
 pub const COMPARE: &str = "Examples:
   dioxide bench append --runtime 1s --rounds 9 --json old.json
   dioxide bench append --runtime 1s --rounds 9 --json new.json

@@ -33,6 +33,31 @@ impl Backing for File {
     }
 }
 
+/// Step of preallocation.
+const STEP_BYTES: u64 = 64 << 20;
+
+/// The space of a file ahead of its writer.
+pub struct Ahead {
+    allocated: u64,
+}
+
+impl Ahead {
+    /// Of a file whose first `allocated` bytes have their space.
+    pub fn of(allocated: u64) -> Self {
+        Self { allocated }
+    }
+
+    /// Allocates a step if a write up to `end` needs it. Without fallocate the writes themselves
+    /// extend the file from here on.
+    pub fn make_room(&mut self, file: &impl Backing, end: u64) {
+        if end > self.allocated {
+            let allocated = end + STEP_BYTES;
+            let outcome = file.allocate(self.allocated, allocated);
+            self.allocated = if outcome.is_ok() { allocated } else { u64::MAX };
+        }
+    }
+}
+
 #[cfg(test)]
 pub mod notes {
     use super::Backing;

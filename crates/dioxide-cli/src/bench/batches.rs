@@ -47,9 +47,10 @@ impl Job<'_> {
                     break;
                 };
                 let stamp = target.stamp(first + nth, sequence);
-                ledger.stamp(stamp, &mut blocks[nth]);
+                let block = &mut blocks[nth][..target.bytes as usize];
+                ledger.stamp(stamp, block);
                 let submitted = Instant::now();
-                write(target, &blocks[nth])?;
+                write(target, block)?;
                 written.push(Written { target, stamp, due, submitted });
                 next = Some(sequence + 1);
             }

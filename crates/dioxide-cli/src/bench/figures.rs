@@ -276,6 +276,17 @@ pub mod examples {
         Point { scenario: Scenario::Checkpoint, durability, ..files_point(files, 64) }
     }
 
+    pub fn log_point(numjobs: usize) -> Point {
+        Point {
+            scenario: Scenario::Log,
+            sizes: Sizes::one(100),
+            durability: Durability::EveryWrite,
+            growth: None,
+            space: Some(Space::Unwritten),
+            ..append_point(numjobs)
+        }
+    }
+
     /// One run per round, each a second long, with these rates. Latencies are 1 us to 1 ms, those
     /// of reads half of it.
     pub fn row(point: Point, route: Route, rates: &[u64]) -> Row {

@@ -11,7 +11,7 @@
 //! would split them into two alternating halves. It therefore yields to them a few times first.
 //! Without a flush that would take longer than writing twice.
 
-use super::backing::Backing;
+use super::backing::{Ahead, Backing};
 use dioxide::Durability;
 use rustix::thread::futex;
 use std::io::{Error, Result};
@@ -22,8 +22,6 @@ use std::thread::yield_now;
 
 /// How often a leader that is going to flush yields to the threads of the last group.
 const GIVE_WAY_MAX: u32 = 16;
-/// Step of preallocation.
-const STEP_BYTES: u64 = 64 << 20;
 
 /// A group commit on one file.
 pub struct GroupCommit<F> {
@@ -52,7 +50,7 @@ struct Group {
 /// The state of the writing leader.
 struct Writing {
     bytes: Vec<u8>,
-    allocated: u64,
+    space: Ahead,
     /// The expected size of a group: the threads answered now, and those that wait already.
     expected: u32,
 }
@@ -71,10 +69,17 @@ impl<F: Backing> GroupCommit<F> {
             file,
             durability,
             gathering: Mutex::new(Group { number: 1, start: 0, bytes: Vec::new(), members: 0 }),
-            writing: Mutex::new(Writing { bytes: Vec::new(), allocated: 0, expected: 0 }),
+            writing: Mutex::new(Writing { bytes: Vec::new(), space: Ahead::of(0), expected: 0 }),
             answered: Default::default(),
             failed: AtomicU32::new(NEVER),
         }
+    }
+
+    /// For a file that begins with this much space.
+    pub fn within(mut self, bytes: u64) -> Self {
+        let writing = self.writing.get_mut().unwrap_or_else(PoisonError::into_inner);
+        writing.space = Ahead::of(bytes);
+        self
     }
 
     /// Returns the offset of the record when it is written, and stable if it is to be durable.
@@ -141,13 +146,7 @@ impl<F: Backing> GroupCommit<F> {
         if self.failed.load(Relaxed) != NEVER {
             return Err(Error::other("an earlier group was not written, or not flushed"));
         }
-        let end = start + writing.bytes.len() as u64;
-        if end > writing.allocated {
-            let allocated = end + STEP_BYTES;
-            let outcome = self.file.allocate(writing.allocated, allocated);
-            // Without preallocation the writes themselves extend the file from here on.
-            writing.allocated = if outcome.is_ok() { allocated } else { u64::MAX };
-        }
+        writing.space.make_room(&self.file, start + writing.bytes.len() as u64);
         self.file.pwrite(&writing.bytes, start)?;
         match self.durability {
             Durability::EveryWrite => self.file.fdatasync(),

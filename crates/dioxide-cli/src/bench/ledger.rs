@@ -17,6 +17,7 @@ pub const CHUNK_BYTES: u64 = 4 << 20;
 pub enum Ledger {
     Blocks(Blocks),
     Records(Records),
+    Logs(Logs),
     /// A file that stores nothing.
     Nothing,
 }
@@ -68,6 +69,7 @@ impl Ledger {
         match self {
             Self::Blocks(blocks) => blocks.stamp(stamp, bytes),
             Self::Records(records) => records.stamp(stamp, bytes),
+            Self::Logs(logs) => logs.of(stamp).stamp(stamp, bytes),
             Self::Nothing => {}
         }
     }
@@ -77,6 +79,7 @@ impl Ledger {
         match self {
             Self::Blocks(blocks) => blocks.acknowledge(stamp, offset),
             Self::Records(records) => records.acknowledge(stamp, offset),
+            Self::Logs(logs) => logs.of(stamp).acknowledge(stamp, offset % logs.each_bytes),
             Self::Nothing => Ok(()),
         }
     }
@@ -85,7 +88,7 @@ impl Ledger {
     pub fn check(&self, block: &[u8], offset: u64) -> Result<()> {
         match self {
             Self::Blocks(blocks) => blocks.check(block, offset),
-            Self::Records(_) | Self::Nothing => Ok(()),
+            Self::Records(_) | Self::Logs(_) | Self::Nothing => Ok(()),
         }
     }
 
@@ -94,8 +97,30 @@ impl Ledger {
         match self {
             Self::Blocks(blocks) => blocks.verify(file, end),
             Self::Records(records) => records.verify(file, end),
+            Self::Logs(_) => unreachable!("each log is verified in its own file"),
             Self::Nothing => Ok(()),
         }
+    }
+}
+
+/// The ledgers of several logs. Job k writes log k, modulo their number.
+pub struct Logs {
+    each: Vec<Ledger>,
+    /// The length of a log. Offsets are in all logs, one behind the other.
+    each_bytes: u64,
+}
+
+impl Logs {
+    pub fn new(each: Vec<Ledger>, each_bytes: u64) -> Self {
+        Self { each, each_bytes }
+    }
+
+    pub fn each(&self) -> &[Ledger] {
+        &self.each
+    }
+
+    fn of(&self, stamp: Stamp) -> &Ledger {
+        &self.each[stamp.job as usize % self.each.len()]
     }
 }
 

@@ -142,6 +142,16 @@ impl BenchTarget {
         }
     }
 
+    /// Makes files for one run in a directory, as [`prepare`](Self::prepare).
+    pub fn prepare_many(&self, count: usize) -> Result<Vec<RunFile>> {
+        let first = self.prepare()?;
+        let more = (1..count).map(|_| {
+            interrupt::check()?;
+            Ok(RunFile::of_scratch(self.scratch()?))
+        });
+        std::iter::once(Ok(first)).chain(more).collect()
+    }
+
     /// A nameless file: it vanishes with the process, however that ends.
     ///
     /// On ext4 such a file is on the orphan list from the start. A plain append adds and removes a
@@ -385,6 +395,19 @@ impl RunFile {
             Some(file) => rustix::fs::ftruncate(file, bytes),
             None => Err(Errno::OPNOTSUPP),
         }
+    }
+
+    /// As [`fill`](Self::fill), through the page cache. The pages stay in memory.
+    pub fn fill_cached(&self, bytes: u64) -> Result<()> {
+        let mut old = Buffer::zeroed(bytes.min(FILL_BYTES as u64) as usize);
+        fill_as_old(&mut old);
+        let file = self.open_cached()?;
+        for offset in (0..bytes).step_by(FILL_BYTES) {
+            interrupt::check()?;
+            let part = (bytes - offset).min(FILL_BYTES as u64) as usize;
+            file.write_all_at(&old[..part], offset)?;
+        }
+        Ok(file.sync_all()?)
     }
 
     /// Writes `bytes` bytes in whole blocks. They are stable on return.

@@ -11,6 +11,12 @@ pub enum Route {
     Sparse,
     /// A good log that uses the page cache.
     BufferedGroup,
+    /// A log with one lock and a flush for each record, through the page cache.
+    Mutex,
+    /// One thread that gives such a log `iodepth` records at a time.
+    BufferedBatch { iodepth: usize },
+    /// `iodepth` tasks of one thread, which give their records to a thread with such a log.
+    GatheredTasks { iodepth: usize },
     /// The historical serialisation, simulated in user space.
     Serialised,
     /// The library.
@@ -22,6 +28,8 @@ pub enum Route {
     Recycled,
     /// Through queues, each with `iodepth` operations outstanding.
     Queue { iodepth: usize },
+    /// `iodepth` tasks of one thread, each with a future of the library.
+    Tasks { iodepth: usize },
     /// One write and its flush after the other.
     OneThread,
     /// Through the kernel's io_uring, with `iodepth` writes outstanding.
@@ -33,13 +41,17 @@ pub enum Route {
 impl Route {
     /// Whether the library does the work.
     pub fn is_dioxide(self) -> bool {
-        matches!(self, Self::Dioxide | Self::Positional | Self::Recycled | Self::Queue { .. })
+        let has_queue = matches!(self, Self::Queue { .. } | Self::Tasks { .. });
+        has_queue || matches!(self, Self::Dioxide | Self::Positional | Self::Recycled)
     }
 
     /// The number of outstanding operations per thread.
     pub fn iodepth(self) -> usize {
         match self {
             Self::Queue { iodepth } | Self::Uring { iodepth } | Self::Syncfs { iodepth } => iodepth,
+            Self::BufferedBatch { iodepth }
+            | Self::GatheredTasks { iodepth }
+            | Self::Tasks { iodepth } => iodepth,
             _ => 1,
         }
     }
@@ -55,6 +67,10 @@ impl Route {
             Self::Preallocated => "preallocated",
             Self::Sparse => "sparse",
             Self::BufferedGroup => "buffered-group",
+            Self::Mutex => "mutex",
+            Self::BufferedBatch { .. } => "buffered-batch",
+            Self::GatheredTasks { .. } => "gathered-tasks",
+            Self::Tasks { .. } => "dioxide-tasks",
             Self::Serialised => "serialised",
             Self::Dioxide => "dioxide",
             Self::Positional => "positional",
@@ -69,8 +85,9 @@ impl Route {
 
 /// Whether the library does the work on the path of this name.
 pub fn is_dioxide(path: &str) -> bool {
-    let ours = [Route::Dioxide, Route::Positional, Route::Recycled, Route::Queue { iodepth: 1 }];
-    ours.iter().any(|route| route.name() == path)
+    let queues = [Route::Queue { iodepth: 1 }, Route::Tasks { iodepth: 1 }];
+    let mut ours = [Route::Dioxide, Route::Positional, Route::Recycled].into_iter().chain(queues);
+    ours.any(|route| route.name() == path)
 }
 
 #[cfg(test)]
@@ -84,6 +101,10 @@ mod tests {
             Kernel,
             Preallocated,
             BufferedGroup,
+            Mutex,
+            BufferedBatch { iodepth: 9 },
+            GatheredTasks { iodepth: 9 },
+            Tasks { iodepth: 9 },
             Serialised,
             Dioxide,
             Positional,

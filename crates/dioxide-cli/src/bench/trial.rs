@@ -55,5 +55,9 @@ fn of_one(
 pub fn is_filled(point: &Point, route: Route) -> bool {
     point.scenario == Scenario::Mixed
         || route == Route::Recycled
-        || point.space == Some(Space::Written)
+        || match point.space {
+            None | Some(Space::Unwritten) => false,
+            Some(Space::Zeroed) => !route.is_dioxide(),
+            Some(Space::Written | Space::Recycled) => true,
+        }
 }

@@ -29,15 +29,21 @@ pub enum Scenario {
     Files,
     /// All files of a directory are made durable, again and again.
     Checkpoint,
+    /// N threads append small records to one log, or to one of their own each, durably.
+    Log,
 }
 
-/// The blocks of a scenario with several files before they are written.
+/// The space of files before the writes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// Written before the clock starts, then rewritten.
     Written,
     /// Allocated only. Each block is written once.
     Unwritten,
+    /// Zeros: dioxide writes them ahead of its records, the rivals before the clock starts.
+    Zeroed,
+    /// The content of an old log, which new records overwrite.
+    Recycled,
 }
 
 /// The storage below a bench.
@@ -69,7 +75,7 @@ pub struct Point {
     pub rate_iops: Option<u64>,
     /// The number of files. None for scenarios with one.
     pub files: Option<usize>,
-    /// Only for scenarios with several files.
+    /// Only for scenarios that prepare space.
     pub space: Option<Space>,
 }
 
@@ -208,6 +214,7 @@ impl Scenario {
             Self::Indirect => "indirect",
             Self::Files => "files",
             Self::Checkpoint => "checkpoint",
+            Self::Log => "log",
         }
     }
 }
@@ -222,6 +229,8 @@ impl Point {
                 &[Route::Serialised, Route::Kernel, Route::Dioxide]
             }
             (_, Scenario::Files) => &[Route::OneThread, Route::Kernel, Route::Dioxide],
+            (_, Scenario::Log) if self.files.is_some() => &[Route::Kernel, Route::Dioxide],
+            (_, Scenario::Log) => &[Route::Mutex, Route::BufferedGroup, Route::Dioxide],
             (_, Scenario::Checkpoint) => {
                 &[Route::OneThread, Route::Kernel, Route::Syncfs { iodepth: 1 }, Route::Dioxide]
             }
@@ -234,6 +243,11 @@ impl Point {
         match self.scenario {
             Scenario::Mixed => vec![queue],
             _ if self.numjobs != iodepth => vec![],
+            Scenario::Log if self.files.is_none() => {
+                let (gathered, tasks) =
+                    (Route::GatheredTasks { iodepth }, Route::Tasks { iodepth });
+                vec![Route::BufferedBatch { iodepth }, gathered, queue, tasks]
+            }
             Scenario::Files => vec![Route::Uring { iodepth }, Route::Syncfs { iodepth }, queue],
             _ => vec![queue],
         }
@@ -242,8 +256,10 @@ impl Point {
     /// The number of threads of a route.
     pub fn threads(&self, route: Route) -> usize {
         match (route, self.scenario) {
-            (Route::Queue { .. }, Scenario::Append | Scenario::Sync | Scenario::Files) => 1,
-            (Route::OneThread | Route::Uring { .. } | Route::Syncfs { .. }, _) => 1,
+            (Route::Queue { .. }, Scenario::Mixed | Scenario::Indirect) => self.numjobs,
+            (Route::Queue { .. } | Route::Tasks { .. } | Route::GatheredTasks { .. }, _) => 1,
+            (Route::BufferedBatch { .. } | Route::OneThread, _) => 1,
+            (Route::Uring { .. } | Route::Syncfs { .. }, _) => 1,
             (Route::Dioxide, Scenario::Checkpoint) => 1,
             _ => self.numjobs,
         }
@@ -305,6 +321,8 @@ pub fn space_name(space: Space) -> &'static str {
     match space {
         Space::Written => "written",
         Space::Unwritten => "unwritten",
+        Space::Zeroed => "zeroed",
+        Space::Recycled => "recycled",
     }
 }
 

@@ -61,6 +61,7 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
         (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => {
             &[Route::Kernel, Route::Serialised]
         }
+        (_, Scenario::Log) => &[Route::Mutex, Route::BufferedGroup, BATCH, GATHERED, Route::Kernel],
         (_, Scenario::Files | Scenario::Checkpoint) => {
             &[Route::OneThread, Route::Kernel, URING, SYNCFS]
         }
@@ -72,6 +73,8 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
 /// Rivals with any number of outstanding operations.
 const URING: Route = Route::Uring { iodepth: 1 };
 const SYNCFS: Route = Route::Syncfs { iodepth: 1 };
+const GATHERED: Route = Route::GatheredTasks { iodepth: 1 };
+const BATCH: Route = Route::BufferedBatch { iodepth: 1 };
 
 /// The row of each path with the most operations in flight, in the order of measurement.
 fn largest(rows: &[Row]) -> Vec<&Row> {

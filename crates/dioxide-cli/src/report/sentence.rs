@@ -15,7 +15,7 @@ pub fn of(rows: &[Row]) -> String {
     match (point.rate_iops, point.backend, point.scenario) {
         (Some(rate), _, _) => given_load(rows, rate),
         (None, Backend::Sim, _) => own_cost(rows),
-        (None, _, Scenario::Append | Scenario::Mixed) => by_threads(rows),
+        (None, _, Scenario::Append | Scenario::Mixed | Scenario::Log) => by_threads(rows),
         (None, _, Scenario::Sync) => sync_writers(rows),
         (None, _, Scenario::Indirect) => indirect(rows),
         (None, _, Scenario::Files) => files::writes(rows),
@@ -56,6 +56,7 @@ fn subject(point: Point) -> String {
         (Scenario::Indirect, _) => format!("Writes of {bs} through indirect blocks"),
         (Scenario::Files, _) => format!("Durable writes of {bs} to {}", files::of(point)),
         (Scenario::Checkpoint, _) => format!("Checkpoints of {}, {bs} in each", files::of(point)),
+        (Scenario::Log, _) => format!("Log records of {bs}{}", files::logs(point)),
         (Scenario::Mixed, _) => {
             format!(
                 "Mixed reads and writes of {bs}, {} % reads",
@@ -82,7 +83,8 @@ fn by_threads(rows: &[Row]) -> String {
     if fewest.point.numjobs < most.point.numjobs {
         text += &comparison(rows, fewest);
     }
-    for queue in rows.iter().filter(|row| matches!(row.route, Route::Queue { .. })) {
+    let has_queue = |row: &&Row| matches!(row.route, Route::Queue { .. } | Route::Tasks { .. });
+    for queue in rows.iter().filter(has_queue) {
         text += &comparison(rows, queue);
     }
     text + &growth_stall(rows, most)
@@ -144,7 +146,12 @@ pub fn crew(row: &Row) -> String {
         (Route::Queue { .. }, 1) => format!(" with {iodepth} outstanding"),
         (Route::Queue { .. }, _) => format!(" with {iodepth} outstanding each"),
         (Route::Uring { .. }, _) => format!(" with {iodepth} outstanding"),
-        (Route::Syncfs { .. }, _) if iodepth > 1 => format!(" in batches of {iodepth}"),
+        (Route::Tasks { .. } | Route::GatheredTasks { .. }, _) => {
+            format!(" with {}", counted(iodepth as u64, "task"))
+        }
+        (Route::Syncfs { .. } | Route::BufferedBatch { .. }, _) if iodepth > 1 => {
+            format!(" in batches of {iodepth}")
+        }
         _ => String::new(),
     };
     threads(count) + &outstanding
@@ -174,6 +181,7 @@ fn verdicts(rows: &[Row], dioxide: &Row) -> Vec<String> {
 fn rival_name(scenario: Scenario, route: Route) -> &'static str {
     match (route, scenario) {
         (Route::Kernel, Scenario::Indirect) => "the loop mount",
+        (Route::Kernel, Scenario::Log) => "an fdatasync for each record",
         (Route::Kernel, Scenario::Checkpoint) => "the kernel's threads",
         (Route::Kernel, _) => "the kernel",
         (Route::OneThread, Scenario::Checkpoint) => "one fdatasync after the other",
@@ -181,6 +189,9 @@ fn rival_name(scenario: Scenario, route: Route) -> &'static str {
         (Route::Uring { .. }, _) => "the kernel's io_uring",
         (Route::Preallocated, _) => "a preallocated file",
         (Route::BufferedGroup, _) => "a buffered group commit",
+        (Route::BufferedBatch { .. }, _) => "buffered batches",
+        (Route::GatheredTasks { .. }, _) => "a gathering thread",
+        (Route::Mutex, _) => "a flush for each record",
         (Route::Serialised, Scenario::Indirect) => "one request for each block",
         (Route::Serialised, Scenario::Mixed) => "the kernel with a shared count",
         (Route::Serialised, _) => "flushing under a lock",

@@ -28,6 +28,7 @@ pub fn scenario(scenario: Scenario) -> &'static str {
         Scenario::Indirect => "Writes through indirect blocks",
         Scenario::Files => "Durable writes to files",
         Scenario::Checkpoint => "Checkpoints",
+        Scenario::Log => "Durable log records",
     }
 }
 
@@ -190,12 +191,15 @@ fn columns(point: Point) -> Vec<Column> {
         }
         (_, Scenario::Indirect) => [&INDIRECT[..], &[REQUESTS_PER_WRITE]].concat(),
         (_, Scenario::Files) => [&NAMES[..], &[IOPS], &LATENCIES, &[CPU_PER_OP], &COSTS].concat(),
+        (_, Scenario::Log) => {
+            [&NAMES[..], &[IOPS, BANDWIDTH], &LATENCIES, &CPU, &[CPU_PER_OP], &COSTS].concat()
+        }
         (_, Scenario::Checkpoint) => [&NAMES[..2], &[IOPS], &LATENCIES, &COSTS].concat(),
     }
 }
 
 /// The columns that a narrow terminal shows, the most important first. Later come the others.
-const IMPORTANT: [&str; 19] = [
+const IMPORTANT: [&str; 22] = [
     "x kernel",
     "x syncfs",
     "p99",
@@ -203,6 +207,9 @@ const IMPORTANT: [&str; 19] = [
     LAT,
     "x preallocated",
     "x buffered-group",
+    "x buffered-batch",
+    "x gathered-tasks",
+    "x mutex",
     "x serialised",
     "x dioxide",
     "x kernel-uring",

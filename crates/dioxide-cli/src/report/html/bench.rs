@@ -225,6 +225,10 @@ pub fn style(path: &str, iodepth: usize) -> Style {
         (Route::OneThread, 6),
         (Route::Uring { iodepth }, 2),
         (Route::Syncfs { iodepth }, 3),
+        (Route::Mutex, 4),
+        (Route::BufferedBatch { iodepth }, 8),
+        (Route::GatheredTasks { iodepth }, 6),
+        (Route::Tasks { iodepth }, 2),
         (Route::Queue { iodepth }, if iodepth < DEEP { 9 } else { 7 }),
     ];
     Style(styles.iter().find(|(route, _)| route.name() == path).map_or(0, |(_, style)| *style))

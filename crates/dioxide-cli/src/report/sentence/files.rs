@@ -13,6 +13,13 @@ pub fn of(point: Point) -> String {
     files + &space.unwrap_or_default()
 }
 
+/// ` in 64 logs in recycled space`.
+pub fn logs(point: Point) -> String {
+    let logs = point.files.map(|files| format!(" in {}", counted(files as u64, "log")));
+    let space = point.space.map(|space| format!(" in {} space", space_name(space)));
+    [logs, space].into_iter().flatten().collect()
+}
+
 /// The rate of each path.
 pub fn writes(rows: &[Row]) -> String {
     summary(rows, |row| rate(row.iops()))

@@ -1,0 +1,173 @@
+//! The plan of the log scenario.
+
+use super::{
+    Abilities, Crews, Draft, Plan, Rows, check_ledger, distinct, memory_bytes, one_block_each,
+    points, provisional, size, typed, why_not_recycled,
+};
+use crate::args;
+use crate::args::LogSpace;
+use crate::bench::descriptors;
+use crate::bench::estimate::Typed;
+use crate::bench::place::BenchTarget;
+use crate::bench::work::{Point, Route, Scenario, Space, Work};
+use crate::exit::say;
+use crate::sizes::Sizes;
+use crate::units;
+use anyhow::{Result, ensure};
+use dioxide::{Durability, Growth, Tail};
+
+/// Limit of the size of all logs, without `--size`.
+pub const SIZE_DEFAULT_MAX_BYTES: u64 = 256 << 20;
+
+/// Without a scenario: the record and the threads.
+const TOUR_BYTES: u64 = 100;
+const TOUR_NUMJOBS: u32 = 64;
+
+impl Plan {
+    pub(super) fn log(args: &args::Log) -> Result<Self> {
+        let place = BenchTarget::directory(&args.dir)?;
+        let drafts = vec![draft(&place, rows(args), typed(args.pace, args.size))?];
+        Ok(Self { place, drafts })
+    }
+}
+
+pub(super) fn draft(place: &BenchTarget, mut rows: Rows, typed: Typed) -> Result<Draft> {
+    let most = rows.iter().filter_map(|(point, _)| point.files).max();
+    descriptors::make_room_for(most.unwrap_or(1))?;
+    let size_bytes = size(place, typed.size_bytes, SIZE_DEFAULT_MAX_BYTES)?;
+    let least = one_block_each(&rows);
+    ensure!(
+        least <= size_bytes,
+        "logs of {} in all have no room for one record of each thread or queued operation ({}); \
+         see --size",
+        units::about_bytes(size_bytes),
+        units::about_bytes(least)
+    );
+    check_ledger(&rows, size_bytes, memory_bytes())?;
+    let abilities = Abilities::of(place, Growth::Unwritten)?;
+    if rows.iter().any(|(point, _)| point.space == Some(Space::Recycled))
+        && let Some(why) = why_not_recycled(place, Growth::Unwritten)?
+    {
+        say(&format!("{}: {why}; recycled space is left out", place.name()));
+        rows.retain(|(point, _)| point.space != Some(Space::Recycled));
+        ensure!(!rows.is_empty(), "no space is left to measure; see --space");
+    }
+    for (point, _) in &mut rows {
+        let is_whole = point.sizes.are_whole(abilities.units.append_bytes);
+        point.tail = (!is_whole).then_some(Tail::Rewrite);
+    }
+    let work = Work::new(rows, provisional(typed), size_bytes, abilities.units);
+    Ok(Draft::new(work, typed))
+}
+
+/// Each point on all applicable routes.
+pub fn rows(args: &args::Log) -> Rows {
+    let spaces = distinct(&args.space).into_iter().map(Space::from).collect::<Vec<_>>();
+    if args.files.is_empty() {
+        let crews = Crews::new(&args.numjobs, &args.iodepth);
+        return of_one_log(&args.bs, &spaces, &crews, args.pace.rate);
+    }
+    let mut rows = Rows::new();
+    for files in distinct(&args.files) {
+        let crews = Crews::new(&[files], &[files]);
+        let points = in_each(&spaces, &points_of(&args.bs, &crews, args.pace.rate));
+        let with = |point: Point| Point { files: Some(files as usize), ..point };
+        rows.extend(crews.rows(points.into_iter().map(with).collect()));
+    }
+    rows
+}
+
+/// The rows of `dioxide bench` without a scenario.
+pub(super) fn tour_rows() -> Rows {
+    let crews = Crews::new(&[TOUR_NUMJOBS], &[]);
+    let spaces = [Space::Unwritten, Space::Recycled];
+    let rows = of_one_log(&[Sizes::one(TOUR_BYTES)], &spaces, &crews, None);
+    rows.into_iter().filter(|(_, route)| *route != Route::Mutex).collect()
+}
+
+fn of_one_log(bs: &[Sizes], spaces: &[Space], crews: &Crews, rate_iops: Option<u64>) -> Rows {
+    crews.rows(in_each(spaces, &points_of(bs, crews, rate_iops)))
+}
+
+fn points_of(bs: &[Sizes], crews: &Crews, rate_iops: Option<u64>) -> Vec<Point> {
+    let durability = [Durability::EveryWrite];
+    let points = points(bs, &crews.sizes(), &durability, Growth::None, rate_iops);
+    let of_log = |point| Point { scenario: Scenario::Log, growth: None, ..point };
+    points.into_iter().map(of_log).collect()
+}
+
+fn in_each(spaces: &[Space], points: &[Point]) -> Vec<Point> {
+    let with = |space| points.iter().map(move |point| Point { space: Some(space), ..*point });
+    spaces.iter().copied().flat_map(with).collect()
+}
+
+impl From<LogSpace> for Space {
+    fn from(typed: LogSpace) -> Self {
+        match typed {
+            LogSpace::Unwritten => Self::Unwritten,
+            LogSpace::Zeroed => Self::Zeroed,
+            LogSpace::Recycled => Self::Recycled,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn rows_of(line: &str) -> Rows {
+        let words = ["dioxide", "bench", "log"].into_iter().chain(line.split_whitespace());
+        let args::Command::Bench(bench) = args::Cli::parse_from(words).command else {
+            panic!("{line} is a bench")
+        };
+        let Some(args::Scenario::Log(log)) = bench.scenario else { panic!("{line} has logs") };
+        rows(&log)
+    }
+
+    /// The space, the number of threads or outstanding records, and the path.
+    fn named(rows: &Rows) -> Vec<(Space, usize, &'static str)> {
+        let name =
+            |(point, route): &(Point, Route)| (point.space.unwrap(), point.numjobs, route.name());
+        rows.iter().map(name).collect()
+    }
+
+    #[test]
+    fn every_path_in_every_space() {
+        let rows = rows_of("--space recycled,zeroed,recycled --numjobs 1,2 --iodepth 2");
+        let one = ["mutex", "buffered-group", "dioxide"].map(|path| (1, path));
+        let rivals = ["mutex", "buffered-group", "buffered-batch", "gathered-tasks"];
+        let ours = ["dioxide", "dioxide-queue", "dioxide-tasks"];
+        let two = rivals.into_iter().chain(ours);
+        let each = one.into_iter().chain(two.map(|path| (2, path)));
+        let expected = [Space::Recycled, Space::Zeroed]
+            .into_iter()
+            .flat_map(|space| each.clone().map(move |(numjobs, path)| (space, numjobs, path)));
+        assert_eq!(named(&rows), expected.collect::<Vec<_>>());
+        assert!(rows.iter().all(|(point, _)| point.durability == Durability::EveryWrite));
+    }
+
+    #[test]
+    fn a_thread_for_each_of_several_logs() {
+        let rows = rows_of("--files 3,5 --space unwritten");
+        let of = |files| {
+            ["kernel", "dioxide", "dioxide-queue"].map(|path| (Space::Unwritten, files, path))
+        };
+        assert_eq!(named(&rows), [of(3), of(5)].concat());
+        for (point, route) in &rows {
+            assert_eq!((point.files, point.lanes(*route)), (Some(point.numjobs), point.numjobs));
+        }
+    }
+
+    #[test]
+    fn each_record_has_room() {
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
+        let typed = Typed { size_bytes: Some(6300), ..Typed::default() };
+        let refusal = draft(&place, rows_of(""), typed).err().unwrap().to_string();
+        assert!(refusal.ends_with("queued operation (6.25 KiB); see --size"), "{refusal}");
+        let draft = draft(&place, rows_of("--bs 100,4k"), Typed::default()).unwrap();
+        assert!(draft.work.size_bytes <= SIZE_DEFAULT_MAX_BYTES);
+        let tails = draft.work.rows.iter().map(|(point, _)| point.tail.is_some());
+        assert!(draft.work.rows.iter().map(|(point, _)| point.sizes.max_bytes < 4096).eq(tails));
+    }
+}
