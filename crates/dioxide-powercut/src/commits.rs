@@ -22,10 +22,11 @@ const OF_GROWTH: [libc::c_long; 3] = [libc::SYS_fsetxattr, libc::SYS_fallocate, 
 /// The first write into grown space is one of these. io_uring writes pass no filter.
 const OF_WRITES: [libc::c_long; 3] = [libc::SYS_pwrite64, libc::SYS_pwritev, libc::SYS_pwritev2];
 
-/// A commit goes before one of this many calls of a growth.
-const ONE_OF_GROWTH: u64 = 2;
+/// A commit goes before one of this many calls of a growth. More would commit all that a lost flush
+/// should show.
+const ONE_OF_GROWTH: u64 = 8;
 /// The same for writes, which are far more.
-const ONE_OF_WRITES: u64 = 16;
+const ONE_OF_WRITES: u64 = 64;
 
 /// Commits before calls of the process's threads.
 pub struct Commits {
