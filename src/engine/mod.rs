@@ -44,13 +44,13 @@ use crate::os_error::{self, flushed};
 use crate::rules::flush::{Reach, SyncMethod, Turn};
 use crate::rules::growth::{GrowthConfig, Planner};
 use crate::rules::marker::{Marker, Prepared};
-use crate::rules::merge::{Refusals, Span};
+use crate::rules::merge::{self, Refusals, Span};
 use crate::rules::policy::Growth;
 use crate::rules::recovery::Recovery;
 use crate::stats::{Counters, Stats, count};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::inflight::{DrainGate, InFlightGuard};
-use crate::sync::{CachePadded, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
+use crate::sync::{CachePadded, Condvar, JoinHandle, Mutex, MutexGuard, now, yield_now};
 use crate::sys::journal::{FAST_COMMITS, Order};
 use crate::sys::probe::Alignment;
 use crate::text::shown;
@@ -441,9 +441,24 @@ impl Engine {
     /// are about to join.
     fn on_called(self: &Arc<Self>, call: LeaderTask, durable: bool) {
         if durable && self.may_gather() {
-            yield_now();
+            match call {
+                LeaderTask::Extend => self.gather(),
+                LeaderTask::Overwrite | LeaderTask::Flush => yield_now(),
+            }
         }
         self.step(|core, out| core.on_called(call, out));
+    }
+
+    /// Yields to operations that are about to join: those that were answered together come back
+    /// together.
+    fn gather(&self) {
+        let begun = now();
+        for _ in 0..merge::GATHER_YIELDS_MAX {
+            yield_now();
+            if self.lock().has_gathered() || now() - begun > merge::GATHER_MAX {
+                break;
+            }
+        }
     }
 
     /// Whether other operations of the file may be about to join. While files share flushes, that

@@ -1,7 +1,7 @@
 //! The engine on the simulated disk, one thread: what it leaves on disk, step by step and after
 //! every crash.
 
-use super::core::{Core, Failure, FileProps, Outbox};
+use super::core::{Core, Failure, FileProps, LeaderTask, Outbox, Work};
 use super::process::{FileSystems, Process};
 use super::recover::{Recover, recover_by};
 use super::{Engine, Parts};
@@ -12,7 +12,7 @@ use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::rules::growth::{GrowthConfig, Planner, SpaceLimits};
 use crate::rules::marker::{Identity, Prepared};
-use crate::rules::merge::Limits;
+use crate::rules::merge::{Limits, SINGLE_APPENDS_MAX};
 use crate::rules::policy::Tail;
 use crate::rules::recovery::{Recovery, Verdict};
 use crate::sys::journal::Order;
@@ -771,6 +771,31 @@ fn a_need_ends_with_its_operation() {
     core.append(3, Segment::of(&data), false, &mut Outbox::default());
     run_grower(&mut core, &mut Outbox::default());
     assert!(core.sizes().physical < 1 << 30, "grown for nobody: {:?}", core.sizes());
+}
+
+/// The operation that was just answered comes back, and three wait already.
+#[test]
+fn a_leader_expects_those_that_were_answered_and_those_that_wait() {
+    let (mut core, mut out, data) = (bare_core(), Outbox::default(), record(1, 1));
+    let append = |core: &mut Core<u32>, token, out: &mut Outbox<u32>| {
+        core.append(token, Segment::of(&data), false, out);
+    };
+    append(&mut core, 1, &mut out);
+    run_grower(&mut core, &mut out);
+    core.on_called(LeaderTask::Extend, &mut out);
+    let first = out.requests[0].id;
+    // Some go out alone, side by side. Three more wait.
+    let beside = SINGLE_APPENDS_MAX as u32;
+    (2..=beside + 3).for_each(|token| append(&mut core, token, &mut out));
+    core.on_completed(first, Ok(()), &mut out);
+    assert_eq!(out.outcomes.len(), 1);
+    assert!(!core.has_gathered());
+    append(&mut core, 1, &mut out);
+    assert!(core.has_gathered());
+    core.on_called(LeaderTask::Extend, &mut out);
+    let last = out.requests.last().expect("the group went out");
+    let Work::Write { segments, .. } = &last.work else { panic!("a write") };
+    assert_eq!(segments.len(), 4);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! Values only.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 /// The limits of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,12 @@ pub const FULL_REQUESTS_MAX: usize = 4;
 /// A write of this length is a request by itself: the device would lose more by waiting for a merge
 /// than the merge saves.
 pub const WORTH_MERGING_BYTES: u64 = 32 << 10;
+
+/// How often the leader of a durable batch yields to the operations that it expects.
+pub const GATHER_YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 16 };
+
+/// It yields no more after this time: on a busy machine one yield may take long.
+pub const GATHER_MAX: Duration = Duration::from_micros(200);
 
 /// Whether to delay an operation so that it batches with the last cohort, the operations that
 /// completed together. They may return together, and then share a request. A durable operation

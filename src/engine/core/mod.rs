@@ -317,6 +317,8 @@ pub struct Core<T> {
     space: Space,
     /// Number of operations that were last answered together.
     cohort: usize,
+    /// That number, and the extending operations that waited then: the size of the next group.
+    expected: usize,
     /// Other files of the file system share flushes now.
     has_company: bool,
     stopped: Option<ErrorKind>,
@@ -362,6 +364,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 ends: false,
             },
             cohort: 1,
+            expected: 1,
             has_company: false,
             stopped: None,
             next_id: 0,
@@ -502,6 +505,16 @@ impl<T: Clone + PartialEq> Core<T> {
         merge::gathers(self.cohort, true)
     }
 
+    /// Whether the elected leader's batch has all expected operations, or no room for more.
+    pub fn has_gathered(&self) -> bool {
+        !self.waiting.is_empty() || self.extending_ones() >= self.expected
+    }
+
+    /// The number of extending operations that wait.
+    fn extending_ones(&self) -> usize {
+        self.called.iter().chain(&self.waiting).map(|group| group.members.len()).sum()
+    }
+
     /// Runs a call: its leader is awake.
     pub fn on_called(&mut self, call: LeaderTask, out: &mut Outbox<T>) {
         match call {
@@ -534,6 +547,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
         if !out.outcomes.is_empty() {
             self.cohort = out.outcomes.len();
+            self.expected = self.cohort + self.extending_ones();
         }
     }
 
