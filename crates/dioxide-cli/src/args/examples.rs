@@ -42,7 +42,7 @@ pub const CHECKPOINT: &str = "Examples:
 pub const LOG: &str = "Examples:
   dioxide bench log --dir /data
       Records of 100 bytes by 1, 16 and 64 threads, beside a group commit in the page cache.
-  dioxide bench log --dir /data --files 64,256 --space recycled
+  dioxide bench log --dir /data --files 64,256
       Many logs, each with a thread of its own.";
 
 pub const COMPARE: &str = "Examples:
