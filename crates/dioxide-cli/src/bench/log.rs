@@ -39,14 +39,13 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let ledger = Ledger::Logs(Logs::new(ledgers().collect(), each_bytes));
     let logs = Set { task, grounds: &grounds, each_bytes, ledger: &ledger };
     let mut run = match task.route {
-        Route::Mutex => logs.through_a_mutex(),
         Route::BufferedGroup => logs.through_groups(),
         Route::BufferedBatch { iodepth } => logs.in_batches(iodepth),
         Route::GatheredTasks { iodepth } => logs.through_a_gatherer(iodepth),
         Route::Queue { iodepth } => logs.through_a_queue(iodepth),
         Route::Tasks { iodepth } => logs.through_tasks(iodepth),
         Route::Dioxide => logs.through_dioxide(),
-        _ => logs.through_kernel(),
+        _ => logs.through_locks(),
     }?;
     let Ledger::Logs(written) = &ledger else { unreachable!("just made") };
     for (ground, log) in grounds.iter().zip(written.each()) {
@@ -100,16 +99,6 @@ impl Set<'_> {
         Ok((files, if self.space() == Space::Unwritten { 0 } else { self.each_bytes }))
     }
 
-    fn through_a_mutex(&self) -> Result<Run> {
-        let (mut files, allocated) = self.cached()?;
-        let log = Locked::new(files.remove(0), allocated);
-        let shift =
-            self.task.crew(self.ledger).work(self.aim(), |_, record| Ok(log.append(record)?))?;
-        let run = shift.clock_out();
-        log.finish()?;
-        Ok(run)
-    }
-
     fn through_groups(&self) -> Result<Run> {
         let (mut files, allocated) = self.cached()?;
         let log = GroupCommit::new(files.remove(0), Durability::EveryWrite).within(allocated);
@@ -158,7 +147,7 @@ impl Set<'_> {
     }
 
     /// A lock, a write and a flush for each record; with many logs each has its own.
-    fn through_kernel(&self) -> Result<Run> {
+    fn through_locks(&self) -> Result<Run> {
         let (files, allocated) = self.cached()?;
         let logs: Vec<_> = files.into_iter().map(|file| Locked::new(file, allocated)).collect();
         let shift = self
@@ -283,7 +272,7 @@ mod tests {
         let each = (0..2).map(|_| one.ledger(Places::OnceEach)).collect();
         let ledger = Ledger::Logs(Logs::new(each, each_bytes));
         let logs = Set { task: &one, grounds: &grounds, each_bytes, ledger: &ledger };
-        assert!(logs.through_kernel().unwrap().figures.ops > 1);
+        assert!(logs.through_locks().unwrap().figures.ops > 1);
         let Ledger::Logs(written) = &ledger else { unreachable!() };
         let verify = |nth: usize| {
             written.each()[nth].verify(&grounds[nth].open_to_verify().unwrap(), End::AtLast)

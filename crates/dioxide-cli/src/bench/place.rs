@@ -253,7 +253,7 @@ impl Stripe {
 }
 
 /// One write beforehand.
-pub const FILL_BYTES: usize = 1 << 20;
+const FILL_BYTES: usize = 1 << 20;
 /// The header of a member of a striped volume.
 const HEADER_BYTES: usize = 4096;
 /// More than any run writes to a simulated file.
@@ -399,14 +399,8 @@ impl RunFile {
 
     /// As [`fill`](Self::fill), through the page cache. The pages stay in memory.
     pub fn fill_cached(&self, bytes: u64) -> Result<()> {
-        let mut old = Buffer::zeroed(bytes.min(FILL_BYTES as u64) as usize);
-        fill_as_old(&mut old);
         let file = self.open_cached()?;
-        for offset in (0..bytes).step_by(FILL_BYTES) {
-            interrupt::check()?;
-            let part = (bytes - offset).min(FILL_BYTES as u64) as usize;
-            file.write_all_at(&old[..part], offset)?;
-        }
+        write_in_parts(&file, &old_bytes(bytes), bytes)?;
         Ok(file.sync_all()?)
     }
 
@@ -415,8 +409,7 @@ impl RunFile {
         if matches!(self.below, Below::Nothing) {
             return Ok(());
         }
-        let mut old = Buffer::zeroed(FILL_BYTES);
-        fill_as_old(&mut old);
+        let old = old_bytes(bytes);
         let parts = (0..bytes)
             .step_by(FILL_BYTES)
             .map(|offset| (offset, (bytes - offset).min(FILL_BYTES as u64)));
@@ -430,10 +423,7 @@ impl RunFile {
             return Ok(file.close()?);
         }
         let file = self.open(OFlags::empty())?;
-        for (offset, count) in parts {
-            interrupt::check()?;
-            file.write_all_at(&old[..count as usize], offset)?;
-        }
+        write_in_parts(&file, &old, bytes)?;
         Ok(file.sync_all()?)
     }
 
@@ -446,6 +436,23 @@ impl RunFile {
     pub fn extents(&self) -> Option<u64> {
         self.scratch().and_then(|file| count_extents(file).ok())
     }
+}
+
+/// The content before a run, of a file of this many bytes: its first part, which repeats.
+pub fn old_bytes(bytes: u64) -> Buffer {
+    let mut old = Buffer::zeroed(bytes.min(FILL_BYTES as u64) as usize);
+    fill_as_old(&mut old);
+    old
+}
+
+/// Writes `bytes` bytes, which repeat `part`.
+pub fn write_in_parts(file: &File, part: &[u8], bytes: u64) -> Result<()> {
+    for offset in (0..bytes).step_by(FILL_BYTES) {
+        interrupt::check()?;
+        let count = (bytes - offset).min(FILL_BYTES as u64) as usize;
+        file.write_all_at(&part[..count], offset)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

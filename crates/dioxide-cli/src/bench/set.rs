@@ -4,13 +4,12 @@
 
 use super::ledger::{End, Ledger};
 use super::members::Members;
-use super::place::{BenchTarget, FILL_BYTES};
-use super::stamp::fill_as_old;
+use super::place::{BenchTarget, old_bytes, write_in_parts};
 use super::task::Task;
 use super::work::Space;
 use crate::interrupt;
 use anyhow::{Context, Result, bail};
-use dioxide::{Buffer, OpenOptions, Stats};
+use dioxide::{OpenOptions, Stats};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, syncfs};
 use rustix::io::Errno;
 use std::fs::File;
@@ -110,16 +109,9 @@ impl Set {
 
     fn fill(&self) -> Result<()> {
         let bytes = self.bytes_of_each();
-        let mut old = Buffer::zeroed(bytes.min(FILL_BYTES as u64) as usize);
-        fill_as_old(&mut old);
-        for file in self.files() {
-            for offset in (0..bytes).step_by(FILL_BYTES) {
-                interrupt::check()?;
-                let part = (bytes - offset).min(FILL_BYTES as u64) as usize;
-                file.write_all_at(&old[..part], offset).context("write the blocks beforehand")?;
-            }
-        }
-        Ok(())
+        let old = old_bytes(bytes);
+        let fill = |file| write_in_parts(file, &old, bytes).context("write the blocks beforehand");
+        self.files().iter().try_for_each(fill)
     }
 }
 

@@ -8,16 +8,17 @@ use dioxide_diagnose::words::{counted, nanoseconds, rate};
 
 /// `1024 files in written space`.
 pub fn of(point: Point) -> String {
-    let files = counted(point.files.unwrap_or(1) as u64, "file");
-    let space = point.space.map(|space| format!(" in {} space", space_name(space)));
-    files + &space.unwrap_or_default()
+    counted(point.files.unwrap_or(1) as u64, "file") + &in_space(point)
 }
 
 /// ` in 64 logs in recycled space`.
 pub fn logs(point: Point) -> String {
     let logs = point.files.map(|files| format!(" in {}", counted(files as u64, "log")));
-    let space = point.space.map(|space| format!(" in {} space", space_name(space)));
-    [logs, space].into_iter().flatten().collect()
+    logs.unwrap_or_default() + &in_space(point)
+}
+
+fn in_space(point: Point) -> String {
+    point.space.map(|space| format!(" in {} space", space_name(space))).unwrap_or_default()
 }
 
 /// The rate of each path.
