@@ -115,7 +115,7 @@ impl Bell {
                 let written = rustix::io::write(event, &1u64.to_ne_bytes());
                 debug_assert!(written.is_ok());
             }
-            None => futex::wake(&self.state),
+            None => futex::wake(&self.state, futex::ANY),
         }
     }
 
@@ -133,7 +133,7 @@ impl Bell {
     /// Sleeps until it rings. Only for a bell without a descriptor.
     pub fn sleep(&self) {
         while self.is_silent() {
-            futex::wait(&self.state, ASLEEP);
+            futex::wait(&self.state, ASLEEP, futex::ANY);
         }
     }
 

@@ -63,7 +63,7 @@ use reactor::Reactor;
 use std::path::Path;
 use std::sync::Arc;
 use token::Token;
-use waiter::{News, Task};
+use waiter::{News, Sleepers, Task, Wakeup};
 
 /// The parts of an engine, once the file is open, locked and recovered.
 pub(crate) struct Parts {
@@ -103,6 +103,7 @@ pub(crate) struct Engine {
     placement: CachePadded<Placement>,
     core: CachePadded<Mutex<Core<Token>>>,
     packer: CachePadded<Packer>,
+    sleepers: Arc<Sleepers>,
     /// Copy of the core's `written`, readable without its lock.
     len: CachePadded<AtomicU64>,
     gate: DrainGate,
@@ -147,6 +148,7 @@ impl Engine {
             placement: CachePadded(placement),
             core: CachePadded(Mutex::new(core)),
             packer: CachePadded(Packer::new(parts.alignment)),
+            sleepers: Arc::default(),
             len: CachePadded(AtomicU64::new(len)),
             gate: DrainGate::default(),
             grower_ended: Condvar::default(),
@@ -378,10 +380,13 @@ impl Engine {
     /// that the core assigns to it.
     fn run(self: &Arc<Self>, dio: Dio, durable: bool) -> Result<u64, ErrorKind> {
         queue::settle_own();
-        let me = waiter::mine();
-        self.step(|core, out| core.take(Token::Thread(me.clone()), dio, durable, out));
+        let me = waiter::mine(&self.sleepers);
+        let batch = self.step(|core, out| {
+            core.take(Token::Thread(me.clone()), dio, durable, out);
+            core.batches()
+        });
         loop {
-            match me.next(durable) {
+            match me.next(durable, batch) {
                 News::Work(Task::Request(request)) => self.perform(request),
                 News::Work(Task::Flush(turn, request)) => self.perform_in_turn(turn, request),
                 News::Work(Task::Lead(call)) => self.on_called(call, durable),
@@ -403,9 +408,11 @@ impl Engine {
         for (owner, call) in out.calls {
             owner.assign(Task::Lead(call));
         }
+        let mut wakeup = Wakeup::default();
         for (token, outcome) in out.outcomes {
-            token.finish(outcome);
+            token.finish(outcome, &mut wakeup);
         }
+        self.sleepers.wake(wakeup);
         if out.start_grower && !self.start_grower() {
             self.grow();
         }

@@ -3,7 +3,7 @@
 
 use super::core::Outcome;
 use super::inbox::Inbox;
-use super::waiter::{News, Task, Waiter};
+use super::waiter::{News, Task, Waiter, Wakeup};
 use std::sync::Arc;
 
 /// An operation, as the core knows it.
@@ -42,10 +42,10 @@ impl Token {
         }
     }
 
-    /// Ends the operation.
-    pub fn finish(&self, outcome: Outcome) {
+    /// Ends the operation. The caller wakes the thread that waits for it.
+    pub fn finish(&self, outcome: Outcome, wakeup: &mut Wakeup) {
         match self {
-            Self::Thread(waiter) => waiter.finish(outcome),
+            Self::Thread(waiter) => waiter.finish(outcome, wakeup),
             Self::Queue(inbox, operation) => inbox.post(*operation, News::Done(outcome)),
         }
     }

@@ -4,7 +4,7 @@ use super::core::{LeaderTask, Outcome, Request};
 use super::token::Token;
 use crate::rules::flush::Turn;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, futex, thread_local, yield_now};
+use crate::sync::{CachePadded, Mutex, futex, thread_local, thread_number, yield_now};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -12,15 +12,38 @@ use std::sync::Arc;
 /// run often completes its operation, and a sleep with its wake-up costs more than a yield.
 const YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 8 };
 
+/// The state of a waiter is one of these; or, while it sleeps, the mask of its wake-up.
 const NOTHING: u32 = 0;
-const ASLEEP: u32 = 1;
-const NEWS: u32 = 2;
+const NEWS: u32 = u32::MAX;
+
+/// A mask has one bit for the thread, and one for the batch in which its operation goes out.
+const THREAD_BITS: u32 = 28;
+const BATCH_BITS: u32 = u32::BITS - THREAD_BITS;
+const THREADS: u32 = u32::MAX >> BATCH_BITS;
+
+/// So many threads of a batch are woken as one: few of the others sleep meanwhile.
+const WOKEN_APART_MAX: usize = 4;
+
+/// The sleeping threads of a file. One system call wakes all of a batch.
+#[derive(Debug, Default)]
+pub(super) struct Sleepers {
+    /// The futex on which they sleep. It counts the wake-ups.
+    wakeups: CachePadded<AtomicU32>,
+}
+
+/// The threads to wake, once each has its news.
+#[derive(Debug, Default)]
+pub(super) struct Wakeup {
+    masks: u32,
+    threads: usize,
+}
 
 /// The state of a blocked caller. One operation at a time.
 #[derive(Debug, Default)]
 pub(super) struct Waiter {
     state: AtomicU32,
     slot: Mutex<Slot>,
+    sleepers: Arc<Sleepers>,
 }
 
 #[derive(Debug, Default)]
@@ -51,49 +74,98 @@ impl PartialEq for Waiter {
     }
 }
 
-/// Returns the waiter of the calling thread, for its next operation; a new one while it ends.
-pub(super) fn mine() -> Arc<Waiter> {
+/// Returns the waiter of the calling thread, for its next operation, on a file with these sleepers;
+/// a new one while the thread ends.
+pub(super) fn mine(sleepers: &Arc<Sleepers>) -> Arc<Waiter> {
     thread_local!(static MINE: RefCell<Arc<Waiter>> = RefCell::default());
     let own = MINE.try_with(|mine| {
         let mut mine = mine.borrow_mut();
         // Another thread may be about to drop the request of the last operation.
         if Arc::strong_count(&mine) > 1 {
-            *mine = Arc::default();
+            *mine = Waiter::of(sleepers);
+        } else if !Arc::ptr_eq(&mine.sleepers, sleepers) {
+            match Arc::get_mut(&mut mine) {
+                Some(waiter) => waiter.sleepers = sleepers.clone(),
+                None => *mine = Waiter::of(sleepers),
+            }
         }
         // The last operation's wake-up may have come after its outcome was taken.
         mine.state.store(NOTHING, Ordering::Relaxed);
         mine.clone()
     });
-    own.unwrap_or_default()
+    own.unwrap_or_else(|_| Waiter::of(sleepers))
+}
+
+impl Sleepers {
+    /// Wakes threads that sleep here, and maybe others.
+    pub fn wake(&self, wakeup: Wakeup) {
+        if wakeup.masks == 0 {
+            return;
+        }
+        let masks = match wakeup.threads {
+            ..=WOKEN_APART_MAX => wakeup.masks & THREADS,
+            _ => wakeup.masks & !THREADS,
+        };
+        self.wakeups.fetch_add(1, Ordering::Release);
+        futex::wake(&self.wakeups, masks);
+    }
+
+    /// Sleeps with the mask, while it is the state.
+    fn sleep(&self, state: &AtomicU32, mask: u32) {
+        loop {
+            let wakeups = self.wakeups.load(Ordering::Acquire);
+            if state.load(Ordering::Acquire) != mask {
+                break;
+            }
+            futex::wait(&self.wakeups, wakeups, mask);
+        }
+    }
 }
 
 impl Waiter {
+    fn of(sleepers: &Arc<Sleepers>) -> Arc<Self> {
+        Arc::new(Self { sleepers: sleepers.clone(), ..Self::default() })
+    }
+
     /// Gives the caller a task.
     pub fn assign(&self, task: Task) {
         self.slot.lock().work.push(task);
-        self.wake();
+        let mut wakeup = Wakeup::default();
+        self.has_news(&mut wakeup);
+        self.sleepers.wake(wakeup);
     }
 
-    /// Ends the operation.
-    pub fn finish(&self, outcome: Outcome) {
+    /// Ends the operation. The caller wakes its thread.
+    pub fn finish(&self, outcome: Outcome, wakeup: &mut Wakeup) {
         self.slot.lock().outcome = Some(outcome);
-        self.wake();
+        self.has_news(wakeup);
     }
 
-    fn wake(&self) {
-        if self.state.swap(NEWS, Ordering::AcqRel) == ASLEEP {
-            futex::wake(&self.state);
+    /// Ends the operation, and wakes its thread.
+    #[cfg(test)]
+    pub fn answer(&self, outcome: Outcome) {
+        let mut wakeup = Wakeup::default();
+        self.finish(outcome, &mut wakeup);
+        self.sleepers.wake(wakeup);
+    }
+
+    fn has_news(&self, wakeup: &mut Wakeup) {
+        let mask = self.state.swap(NEWS, Ordering::AcqRel);
+        if ![NOTHING, NEWS].contains(&mask) {
+            wakeup.masks |= mask;
+            wakeup.threads += 1;
         }
     }
 
     /// Waits for a task or the outcome; tasks first, since others wait for them. A caller that
-    /// waits for a flush sleeps at once: a flush takes long.
-    pub fn next(&self, durable: bool) -> News {
+    /// waits for a flush sleeps at once: a flush takes long. `batch` is the number of the batch
+    /// that its operation joined.
+    pub fn next(&self, durable: bool, batch: u32) -> News {
         loop {
             if let Some(news) = self.take() {
                 return news;
             }
-            self.sleep(if durable { 0 } else { YIELDS_MAX });
+            self.sleep(if durable { 0 } else { YIELDS_MAX }, batch);
         }
     }
 
@@ -105,18 +177,17 @@ impl Waiter {
         }
     }
 
-    fn sleep(&self, yields: u32) {
+    fn sleep(&self, yields: u32, batch: u32) {
         for _ in 0..yields {
             if self.state.load(Ordering::Acquire) != NOTHING {
                 break;
             }
             yield_now();
         }
-        if self.state.compare_exchange(NOTHING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        {
-            while self.state.load(Ordering::Acquire) == ASLEEP {
-                futex::wait(&self.state, ASLEEP);
-            }
+        let thread = thread_number() as u32 % THREAD_BITS;
+        let mask = 1 << thread | 1 << (THREAD_BITS + batch % BATCH_BITS);
+        if self.state.compare_exchange(NOTHING, mask, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.sleepers.sleep(&self.state, mask);
         }
         self.state.store(NOTHING, Ordering::Release);
     }
@@ -154,13 +225,14 @@ mod loom_models {
     fn loom_work_comes_before_the_outcome_that_follows_it() {
         for durable in [false, true] {
             explore(None, move || {
-                let me = mine();
+                let sleepers = Arc::default();
+                let me = mine(&sleepers);
                 let other = beside(&me, |waiter| {
                     waiter.assign(Task::Lead(LeaderTask::Extend));
-                    waiter.finish(Ok(7));
+                    waiter.answer(Ok(7));
                 });
-                assert_eq!(call(me.next(durable)), LeaderTask::Extend);
-                assert_eq!(outcome(me.next(durable)), Ok(7));
+                assert_eq!(call(me.next(durable, 0)), LeaderTask::Extend);
+                assert_eq!(outcome(me.next(durable, 0)), Ok(7));
                 other.join().unwrap();
             });
         }
@@ -170,15 +242,16 @@ mod loom_models {
     fn loom_no_work_of_two_is_lost() {
         for durable in [false, true] {
             explore(4, move || {
-                let me = mine();
+                let sleepers = Arc::default();
+                let me = mine(&sleepers);
                 let others = [
                     beside(&me, |waiter| waiter.assign(Task::Lead(LeaderTask::Extend))),
                     beside(&me, |waiter| waiter.assign(Task::Lead(LeaderTask::Flush))),
                 ];
-                let calls = [call(me.next(durable)), call(me.next(durable))];
+                let calls = [call(me.next(durable, 0)), call(me.next(durable, 0))];
                 assert!(calls.contains(&LeaderTask::Extend) && calls.contains(&LeaderTask::Flush));
-                me.finish(Ok(0));
-                assert_eq!(outcome(me.next(durable)), Ok(0));
+                me.answer(Ok(0));
+                assert_eq!(outcome(me.next(durable, 0)), Ok(0));
                 others.into_iter().for_each(|other| other.join().unwrap());
             });
         }
@@ -189,19 +262,20 @@ mod loom_models {
         let reused = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
         let counts = reused.clone();
         explore(5, move || {
-            let first = mine();
-            let last = beside(&first, |waiter| waiter.finish(Ok(1)));
-            assert_eq!(outcome(first.next(true)), Ok(1));
+            let sleepers = Arc::default();
+            let first = mine(&sleepers);
+            let last = beside(&first, |waiter| waiter.answer(Ok(1)));
+            assert_eq!(outcome(first.next(true, 0)), Ok(1));
             let was = Arc::as_ptr(&first);
             drop(first);
-            let second = mine();
+            let second = mine(&sleepers);
             counts[usize::from(Arc::as_ptr(&second) == was)].fetch_add(1, Relaxed);
             let next = beside(&second, |waiter| {
                 waiter.assign(Task::Lead(LeaderTask::Flush));
-                waiter.finish(Ok(2));
+                waiter.answer(Ok(2));
             });
-            assert_eq!(call(second.next(true)), LeaderTask::Flush);
-            assert_eq!(outcome(second.next(true)), Ok(2));
+            assert_eq!(call(second.next(true, 0)), LeaderTask::Flush);
+            assert_eq!(outcome(second.next(true, 0)), Ok(2));
             last.join().unwrap();
             next.join().unwrap();
         });
@@ -209,5 +283,28 @@ mod loom_models {
             reused.iter().all(|count| count.load(Relaxed) > 0),
             "both a waiter used again and another one"
         );
+    }
+
+    /// Threads of two batches sleep on one word. A wake-up reaches all threads that it is for, one
+    /// by one or as batches.
+    #[test]
+    fn loom_batches_wake_apart_or_together() {
+        for (woken_at_once, others) in [(1, 0), (1, WOKEN_APART_MAX), (2, 0), (2, WOKEN_APART_MAX)]
+        {
+            explore(2, move || {
+                let sleepers: Arc<Sleepers> = Arc::default();
+                let waiters = [Waiter::of(&sleepers), Waiter::of(&sleepers)];
+                let threads = [0, 1].map(|n: usize| {
+                    let waiter = waiters[n].clone();
+                    thread::spawn(move || outcome(waiter.next(true, n as u32)))
+                });
+                for waiters in waiters.chunks(woken_at_once) {
+                    let mut wakeup = Wakeup { masks: 0, threads: others };
+                    waiters.iter().for_each(|waiter| waiter.finish(Ok(3), &mut wakeup));
+                    sleepers.wake(wakeup);
+                }
+                threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(3)));
+            });
+        }
     }
 }

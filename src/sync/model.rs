@@ -85,7 +85,8 @@ pub(crate) mod atomic {
     #[derive(Debug, Default)]
     pub(crate) struct AtomicU32 {
         value: loom::sync::atomic::AtomicU32,
-        pub(super) queue: Mutex<()>,
+        /// The masks of the sleepers. One of 0 was woken.
+        pub(super) queue: Mutex<Vec<u32>>,
         pub(super) woken: Condvar,
     }
 
@@ -100,6 +101,10 @@ pub(crate) mod atomic {
 
         pub fn swap(&self, value: u32, order: Ordering) -> u32 {
             fenced(&[order], || self.value.swap(value, order))
+        }
+
+        pub fn fetch_add(&self, by: u32, order: Ordering) -> u32 {
+            fenced(&[order], || self.value.fetch_add(by, order))
         }
 
         pub fn compare_exchange(
@@ -213,18 +218,28 @@ impl<T> OnceLock<T> {
 pub(crate) mod futex {
     use super::{AtomicU32, Ordering};
 
-    /// Sleeps while the word has this value. The kernel compares it under the lock of its queue.
-    pub fn wait(word: &AtomicU32, value: u32) {
-        let queue = word.queue.lock().expect("loom poisons nothing");
-        if word.load(Ordering::Acquire) == value {
-            drop(word.woken.wait(queue));
+    /// The mask of a sleeper that any wake-up is for.
+    pub const ANY: u32 = u32::MAX;
+
+    /// Sleeps while the word has this value, until a wake-up with a bit of the mask. The kernel
+    /// compares the value under the lock of its queue.
+    pub fn wait(word: &AtomicU32, value: u32, mask: u32) {
+        let mut queue = word.queue.lock().expect("loom poisons nothing");
+        if word.load(Ordering::Acquire) != value {
+            return;
+        }
+        let place = queue.len();
+        queue.push(mask);
+        while queue[place] != 0 {
+            queue = word.woken.wait(queue).expect("loom poisons nothing");
         }
     }
 
-    /// Wakes one sleeper of the word.
-    pub fn wake(word: &AtomicU32) {
-        let _queue = word.queue.lock();
-        word.woken.notify_one();
+    /// Wakes all sleepers of the word that have a bit of the mask.
+    pub fn wake(word: &AtomicU32, mask: u32) {
+        let mut queue = word.queue.lock().expect("loom poisons nothing");
+        queue.iter_mut().filter(|sleeper| **sleeper & mask != 0).for_each(|sleeper| *sleeper = 0);
+        word.woken.notify_all();
     }
 }
 

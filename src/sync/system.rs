@@ -141,9 +141,14 @@ pub(crate) mod futex {
     #[cfg(any(test, feature = "sim"))]
     use super::world;
     use rustix::thread::futex;
+    use std::num::NonZeroU32;
 
-    /// Sleeps while the word has this value; may return early.
-    pub fn wait(word: &AtomicU32, value: u32) {
+    /// The mask of a sleeper that any wake-up is for.
+    pub const ANY: u32 = u32::MAX;
+
+    /// Sleeps while the word has this value, until a wake-up with a bit of the mask; may return
+    /// early.
+    pub fn wait(word: &AtomicU32, value: u32, mask: u32) {
         #[cfg(any(test, feature = "sim"))]
         if let Some(task) = world::current() {
             // No other task runs in between.
@@ -153,16 +158,18 @@ pub(crate) mod futex {
             return;
         }
         // EINTR and EAGAIN both mean that the caller checks again.
-        let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
+        let mask = NonZeroU32::new(mask).expect("a sleeper can be woken");
+        let _ = futex::wait_bitset(word, futex::Flags::PRIVATE, value, None, mask);
     }
 
-    /// Wakes one sleeper of the word.
-    pub fn wake(word: &AtomicU32) {
+    /// Wakes all sleepers of the word that have a bit of the mask.
+    pub fn wake(word: &AtomicU32, mask: u32) {
         #[cfg(any(test, feature = "sim"))]
         if let Some(task) = world::current() {
             return task.wake(word.as_ptr().addr());
         }
-        let woken = futex::wake(word, futex::Flags::PRIVATE, 1);
+        let mask = NonZeroU32::new(mask).expect("it is for a sleeper");
+        let woken = futex::wake_bitset(word, futex::Flags::PRIVATE, i32::MAX as u32, mask);
         debug_assert!(woken.is_ok());
     }
 }

@@ -323,6 +323,8 @@ pub struct Core<T> {
     has_company: bool,
     stopped: Option<ErrorKind>,
     next_id: u64,
+    /// Sent by leaders.
+    batches: u32,
     growth_waits: u64,
     refusals: Refusals,
 }
@@ -368,6 +370,7 @@ impl<T: Clone + PartialEq> Core<T> {
             has_company: false,
             stopped: None,
             next_id: 0,
+            batches: 0,
             growth_waits: 0,
             refusals: Refusals::default(),
         }
@@ -515,8 +518,15 @@ impl<T: Clone + PartialEq> Core<T> {
         self.called.iter().chain(&self.waiting).map(|group| group.members.len()).sum()
     }
 
+    /// The number of batches that leaders have sent. The operations that arrive between two of them
+    /// mostly go out together.
+    pub fn batches(&self) -> u32 {
+        self.batches
+    }
+
     /// Runs a call: its leader is awake.
     pub fn on_called(&mut self, call: LeaderTask, out: &mut Outbox<T>) {
+        self.batches = self.batches.wrapping_add(u32::from(call != LeaderTask::Flush));
         match call {
             LeaderTask::Extend => self.send_called(out),
             LeaderTask::Overwrite => self.send_overwrites(out),

@@ -8,7 +8,7 @@ use crate::engine::core::{Core, Outbox, Request, Work};
 use crate::engine::io::{part_of, space_for};
 use crate::engine::process::{Ended, FileSystems};
 use crate::engine::token::Token;
-use crate::engine::waiter::Task;
+use crate::engine::waiter::{Task, Wakeup};
 use crate::engine::{AfterFlush, Begun};
 use crate::rules::flush::{SHARERS_MIN, Turn};
 use smallvec::smallvec;
@@ -38,12 +38,14 @@ impl Driver {
                 false => owner.assign(Task::Lead(call)),
             }
         }
+        let mut others = Wakeup::default();
         for (token, outcome) in out.outcomes {
             match self.wakeup.own(&token) {
                 Some(number) => self.on_answered(number, outcome),
-                None => token.finish(outcome),
+                None => token.finish(outcome, &mut others),
             }
         }
+        engine.sleepers.wake(others);
         if out.start_grower && !engine.start_grower() {
             self.tasks.grow(file);
         }

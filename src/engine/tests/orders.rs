@@ -351,14 +351,14 @@ fn a_wake_up_is_never_lost() {
     let (other_ball, other_echo) = (ball.clone(), echo.clone());
     std::thread::spawn(move || {
         for n in 0..ROUNDS {
-            other_ball.next(true);
-            other_echo.finish(Ok(n));
+            other_ball.next(true, 0);
+            other_echo.answer(Ok(n));
         }
     });
     std::thread::spawn(move || {
         for n in 0..ROUNDS {
-            ball.finish(Ok(n));
-            assert!(matches!(echo.next(true), News::Done(Ok(answer)) if answer == n));
+            ball.answer(Ok(n));
+            assert!(matches!(echo.next(true, 0), News::Done(Ok(answer)) if answer == n));
         }
         ended.send(()).unwrap();
     });
