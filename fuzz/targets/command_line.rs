@@ -30,6 +30,7 @@ fuzz_target!(|line: &str| {
         Some(Scenario::Sync(sync)) => (sync.bs, sync.numjobs),
         Some(Scenario::Mixed(mixed)) => (mixed.bs, mixed.numjobs),
         Some(Scenario::Files(files)) => (vec![files.bs], files.numjobs),
+        Some(Scenario::Log(log)) => (log.bs, log.numjobs),
         Some(Scenario::Checkpoint(checkpoint)) => (vec![checkpoint.bs], vec![checkpoint.numjobs]),
         Some(Scenario::Indirect(indirect)) => {
             assert!(indirect.count != Some(0) && indirect.rounds != Some(0));
