@@ -56,11 +56,11 @@ impl fmt::Display for Operation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Memory, offset or length of a write does not have the alignment that direct I/O needs on
-    /// this file.
+    /// The chunk of a striped volume does not have the alignment that direct I/O needs on its
+    /// members.
     #[error("{what} {value:#x} is not a multiple of {required} bytes")]
     Misaligned {
-        /// "memory address", "offset" or "length".
+        /// "chunk".
         what: &'static str,
         /// The value given.
         value: u64,

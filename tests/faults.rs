@@ -1351,53 +1351,32 @@ fn operations_of_length_zero_do_nothing(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Every kind of misalignment, for every kind of handle: an error, and no change.
-fn misaligned_operations_change_nothing(dir: TestDir) -> TrialResult {
-    let path = dir.join("log");
-    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
-        for durability in [Durability::OnSync, Durability::EveryWrite] {
-            let file =
-                writable().truncate(true).growth(growth).durability(durability).open(&path)?;
-            let placed = append_many(&file, 1, 3);
-            let end = assert_gapless(&placed, 0);
-            let align = file.alignment();
-            misaligned(&file, end, align.offset as usize, align.memory as usize);
-            assert_eq!(file.len()?, end);
-            file.close()?;
-            assert_tidy(&path, end)?;
-            assert_all_there(&fs::read(&path)?, &placed);
-        }
-    }
-    Ok(())
-}
-
-fn is_misaligned<T>(result: dioxide::Result<T>) -> bool {
-    result.is_err_and(|error| {
-        matches!(error.kind(), ErrorKind::Misaligned { .. }) && error.errno() == libc::EINVAL
-    })
-}
-
-fn misaligned(file: &File, end: u64, unit: usize, memory: usize) {
-    let buffer = Buffer::zeroed(4 * BLOCK);
-    for offset in [0, end - unit as u64, end, end + 16 * BLOCK_BYTES] {
-        for off_by in [1, unit as u64 / 2, unit as u64 - 1] {
-            assert!(is_misaligned(file.write_at(&buffer[..unit], offset + off_by)));
-            assert!(is_misaligned(file.write_at(&buffer[..unit + off_by as usize], offset)));
-        }
-        if memory > 1 {
-            assert!(is_misaligned(file.write_at(&buffer[1..=unit], offset)));
-        }
-    }
-}
-
-fn misaligned_operations_change_nothing_on_a_device(disk: Disk) -> TrialResult {
+/// Threads write parts of the same blocks.
+fn parts_of_blocks_are_written_on_a_device(disk: Disk) -> TrialResult {
+    const WRITERS: u64 = 8;
     let file = reopen(&disk)?;
-    file.write_at(&record(1, 0, 4), 0)?;
-    let align = file.alignment();
-    misaligned(&file, 4 * BLOCK_BYTES, align.offset as usize, align.memory as usize);
-    let mut into = Buffer::zeroed(4 * BLOCK);
-    file.read_at(&mut into, 0)?;
-    assert!(into[..] == record(1, 0, 4)[..]);
+    let blank = Buffer::zeroed(16 * BLOCK);
+    file.write_at(&blank, 0)?;
+    let cell_bytes = blank.len() as u64 / 80;
+    let written = together(WRITERS, |writer| -> Result<(), dioxide::Error> {
+        for number in 0..40 {
+            let cell = number % 10 * WRITERS + writer;
+            file.write_at(&[(writer + number) as u8; 100], cell * cell_bytes + number)?;
+        }
+        Ok(())
+    });
+    written.into_iter().collect::<Result<(), _>>()?;
+    let mut expected = vec![0; blank.len()];
+    for (writer, number) in (0..WRITERS).flat_map(|writer| (0..40).map(move |n| (writer, n))) {
+        let start = (number % 10 * WRITERS + writer) * cell_bytes + number;
+        expected[start as usize..][..100].fill((writer + number) as u8);
+    }
+    let mut found = blank;
+    file.read_at(&mut found, 0)?;
+    assert!(found[..] == expected);
+    let end = file.len()?;
+    assert_eq!(refusal(file.write_at(&[1; 9], end - 8)), ErrorKind::Os(libc::ENOSPC));
+    file.write_at(&[1; 9], end - 9)?;
     file.close()?;
     Ok(())
 }
@@ -1659,7 +1638,6 @@ fn trials() -> Vec<Trial> {
         a_process_without_descriptors_is_told_so,
         low_descriptors_stay_the_programs,
         operations_of_length_zero_do_nothing,
-        misaligned_operations_change_nothing,
         a_file_dropped_by_a_panic_is_put_away,
         a_thread_that_panics_between_appends_harms_no_other,
         a_thousand_threads_share_a_file,
@@ -1713,7 +1691,7 @@ fn trials() -> Vec<Trial> {
     ];
     let on_the_disk: &[DiskTest] = named![
         a_device_that_is_write_protected_meanwhile_takes_no_writes,
-        misaligned_operations_change_nothing_on_a_device,
+        parts_of_blocks_are_written_on_a_device,
     ];
     let mut all: Vec<_> =
         everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();

@@ -293,9 +293,14 @@ impl Twin {
             }
             // Below EOF, across it, and somewhat beyond it.
             2..5 => {
-                let offset = random.below(len / align + 20) * align;
-                let data = Buffer::from(&frame((1 + random.below(20)) * align).bytes()[..]);
-                match file.write_at(&data, offset) {
+                let unit = if random.below(2) == 0 { align } else { 1 };
+                let offset = random.below(len + 20 * align) / unit * unit;
+                let written = (1 + random.below(20 * align)).next_multiple_of(unit);
+                let skew = if unit == 1 { random.below(64) as usize } else { 0 };
+                let mut memory = Buffer::zeroed(skew + written as usize);
+                memory[skew..].copy_from_slice(&frame(written).bytes()[..]);
+                let data = &memory[skew..];
+                match file.write_at(data, offset) {
                     Err(error) if offset > len && self.has_old_content => {
                         assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
                     }
@@ -303,7 +308,7 @@ impl Twin {
                         written?;
                         let end = offset as usize + data.len();
                         bytes.resize(bytes.len().max(end), 0);
-                        bytes[offset as usize..end].copy_from_slice(&data);
+                        bytes[offset as usize..end].copy_from_slice(data);
                     }
                 }
             }
@@ -550,32 +555,85 @@ fn aligned_pieces_of_long_records_are_not_copied(dir: TestDir, way: Way) -> Tria
     Ok(())
 }
 
-// --- errors --------------------------------------------------------------------------------------
-
-fn assert_misaligned<T>(result: dioxide::Result<T>, what: &str, required: u64) {
-    let error = result.err().expect("misaligned");
-    match error.kind() {
-        ErrorKind::Misaligned { what: found, required: wanted, .. } => {
-            assert_eq!((*found, *wanted), (what, required));
+/// Each thread has every eighth cell. Cells share blocks. One more thread appends.
+fn writers_of_one_block_lose_no_bytes(dir: TestDir, way: Way) -> TrialResult {
+    const WRITERS: u64 = 8;
+    const CELL: u64 = 100;
+    const CELLS: u64 = 40 * WRITERS;
+    for (growth, durability) in
+        GROWTHS.into_iter().zip([Durability::OnSync, Durability::EveryWrite].into_iter().cycle())
+    {
+        let path = dir.join(format!("{growth:?}"));
+        let file = way.open(writable().growth(growth).durability(durability), &path)?;
+        // The first writes extend the file. The others are below its end, or at it.
+        file.append(&vec![0; (CELL * CELLS / 2) as usize])?;
+        let written = together(WRITERS + 1, |writer| -> Result<_, dioxide::Error> {
+            let mut random = Random::new(writer);
+            let mut parts = Vec::new();
+            for number in 0..120_u64 {
+                let byte = (writer << 5 | number & 31) as u8;
+                if writer == WRITERS {
+                    let data = vec![byte; 1 + random.below(CELL) as usize];
+                    let offset = file.append(&data)?;
+                    parts.push((offset, data));
+                    continue;
+                }
+                let cell = random.below(CELLS / WRITERS / 2) * WRITERS + writer;
+                let start = random.below(CELL);
+                let data = vec![byte; 1 + random.below(CELL - start) as usize];
+                let offset = cell * CELL + start;
+                file.write_at(&data, offset)?;
+                parts.push((offset, data));
+            }
+            Ok(parts)
+        });
+        let mut expected = vec![0; file.len()? as usize];
+        for (offset, data) in written.into_iter().collect::<Result<Vec<_>, _>>()?.concat() {
+            expected[offset as usize..][..data.len()].copy_from_slice(&data);
         }
-        other => panic!("{other:?}"),
+        let mut found = vec![0; expected.len() + 1];
+        assert_eq!(file.read_at(&mut found, 0)?, expected.len());
+        let lost = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        assert_eq!(lost, None, "{growth:?}");
+        file.close()?;
+        assert_tidy(&path, expected.len() as u64)?;
+        assert!(fs::read(&path)? == expected, "{growth:?}");
     }
-    let text = error.to_string();
-    assert!(text.contains(&required.to_string()) && text.contains(what), "{text}");
+    Ok(())
 }
 
-fn misalignment_is_an_error_that_names_the_alignment(dir: TestDir) -> TrialResult {
-    let file = writable().open(dir.join("log"))?;
-    let align = file.alignment();
-    let unit = align.append as usize;
-    let buffer = Buffer::zeroed(2 * unit);
-    assert_misaligned(file.write_at(&buffer[1..unit + 1], 0), "memory address", align.memory);
-    assert_misaligned(file.write_at(&buffer[..unit], 1), "offset", align.offset);
-    assert_misaligned(file.write_at(&buffer[..1], 0), "length", align.offset);
-    assert_eq!(file.len()?, 0);
+/// Each even block has one thread that writes it whole. Others write parts of it and of the block
+/// behind.
+fn whole_blocks_and_parts_of_them_exclude_each_other(dir: TestDir, way: Way) -> TrialResult {
+    const ROUNDS: u8 = 200;
+    let path = dir.join("file");
+    let file = way.open(&writable(), &path)?;
+    file.append(&Buffer::zeroed(8 * BLOCK))?;
+    let all = together(8, |writer| -> Result<(), dioxide::Error> {
+        let mut random = Random::new(writer);
+        for round in 1..=ROUNDS {
+            if writer < 4 {
+                let whole = Buffer::from(&[round; BLOCK][..]);
+                file.write_at(&whole, 2 * writer * BLOCK_BYTES)?;
+            } else {
+                let end = (2 * random.below(4) + 1) * BLOCK_BYTES;
+                file.write_at(&[writer as u8; 200], end - 100)?;
+            }
+        }
+        Ok(())
+    });
+    all.into_iter().collect::<Result<(), _>>()?;
+    let mut found = Buffer::zeroed(8 * BLOCK);
+    file.read_at(&mut found, 0)?;
+    for (number, block) in found.chunks(BLOCK).enumerate() {
+        let expected = if number % 2 == 0 { ROUNDS } else { 0 };
+        assert!(block[100..BLOCK - 100].iter().all(|byte| *byte == expected), "block {number}");
+    }
     file.close()?;
     Ok(())
 }
+
+// --- errors --------------------------------------------------------------------------------------
 
 fn a_file_of_odd_length_is_appended_to(dir: TestDir, way: Way) -> TrialResult {
     for (growth, tail) in growths_and_tails() {
@@ -1337,13 +1395,14 @@ fn trials() -> Vec<Trial> {
         a_file_is_what_a_list_of_bytes_is,
         a_write_across_an_odd_end_is_kept_by_the_next_append,
         aligned_pieces_of_long_records_are_not_copied,
+        writers_of_one_block_lose_no_bytes,
+        whole_blocks_and_parts_of_them_exclude_each_other,
     ];
     let where_parts_of_blocks_are_written: &[LabTestInAWay] = named![
         writes_of_the_last_block_and_appends_exclude_each_other,
         a_padded_append_behind_a_part_of_a_recycled_block_goes_into_it,
     ];
     let once: &[LabTest] = named![
-        misalignment_is_an_error_that_names_the_alignment,
         opening_what_cannot_be_opened_says_why,
         create_and_truncate_do_what_they_say,
         a_temporary_file_has_no_name,

@@ -18,9 +18,8 @@ use std::sync::Arc;
 /// A regular file or block device, open O_DIRECT. Threads share it through `&self`. A file may have
 /// several handles, which all see the same length and order.
 ///
-/// The memory, offset and length of a positional write must be aligned, see
-/// [`alignment`](Self::alignment). [`Buffer`](crate::Buffer) is aligned memory. Reads and appends
-/// take any range and any memory.
+/// Operations take any range and any memory. [Aligned](Self::alignment) ones cost least;
+/// [`Buffer`](crate::Buffer) is aligned memory.
 ///
 /// [`close`](Self::close) reports whether closing succeeded. Dropping the last handle does the
 /// same, and logs an error.
@@ -133,12 +132,17 @@ impl File {
     /// [`Durability::EveryWrite`] the data is stable on return. Concurrent writes of the same bytes
     /// have no order.
     ///
+    /// Memory, offset and length are arbitrary. If the write begins or ends inside a block of
+    /// [`alignment`](Self::alignment)`.offset` bytes, the call reads the rest of that block and
+    /// writes it back. Writes of one block take turns, so none loses bytes of another. A crash
+    /// leaves the old or the new bytes of each sector. Unaligned data is copied. The first such
+    /// write of a file waits for the operations in flight, as [`set_len`](Self::set_len). From then
+    /// on every write takes the lock of the file.
+    ///
     /// # Errors
     ///
     /// As [`append`](Self::append), and:
     ///
-    /// - [`Misaligned`](ErrorKind::Misaligned): `offset`, the length or the address of `data` is
-    ///   not a multiple of its [`alignment`](Self::alignment).
     /// - [`Unsupported`](ErrorKind::Unsupported): a gap over recycled space.
     ///
     /// After an error any part of the range may hold old or new bytes.

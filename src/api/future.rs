@@ -48,8 +48,7 @@ use std::task::{Context, Poll, Waker};
 /// An operation takes ownership of its memory, and returns it with the result, also with an error.
 /// It accepts any owned bytes with a stable address: [`Buffer`](crate::Buffer), `Vec<u8>`,
 /// `Box<[u8]>`, `bytes::Bytes`; for writes also `Arc<[u8]>` or `&'static [u8]`. A read fills their
-/// length. The memory of a [`write_at`](Self::write_at) must be [aligned](File::alignment), as a
-/// `Buffer` is. The other operations copy unaligned parts through memory of the library.
+/// length. Operations copy [unaligned](File::alignment) parts through memory of the library.
 ///
 /// # Dropping
 ///
@@ -211,6 +210,8 @@ pub struct Transfer<'a, M> {
 
 enum Progress<M> {
     Unpolled(M),
+    /// The file is prepared for its first write of a part of a block.
+    Preparing(M, Blocking<'static, ()>),
     Listed(Arc<Slot<Kept<M>>>),
     Over,
 }
@@ -223,6 +224,14 @@ impl<'a, M: Send + 'static> Transfer<'a, M> {
         bytes: Option<fn(&mut M) -> Segment>,
     ) -> Self {
         Self { file, what, bytes, progress: Progress::Unpolled(memory) }
+    }
+
+    /// The call that prepares the file, if the operation needs it.
+    fn preparation(&self, memory: &mut M) -> Option<Blocking<'static, ()>> {
+        let (OpKind::Write(offset), Some(bytes)) = (self.what, self.bytes) else { return None };
+        let (target, len) = (self.file.target.clone(), bytes(memory).len());
+        let must = target.must_prepare(len, offset);
+        must.then(|| Blocking::new(move || target.prepare_write(len, offset)))
     }
 
     fn begin(&mut self, memory: M, waker: &Waker) -> Poll<(Result<u64>, M)> {
@@ -257,7 +266,24 @@ impl<M: Send + 'static> Future for Transfer<'_, M> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match std::mem::replace(&mut self.progress, Progress::Over) {
-            Progress::Unpolled(memory) => self.begin(memory, context.waker()),
+            Progress::Unpolled(mut memory) => match self.preparation(&mut memory) {
+                None => self.begin(memory, context.waker()),
+                Some(call) => {
+                    self.progress = Progress::Preparing(memory, call);
+                    self.poll(context)
+                }
+            },
+            // The call never ends in the child of a fork.
+            Progress::Preparing(memory, _) if !self.file.handle().is_current() => {
+                self.begin(memory, context.waker())
+            }
+            Progress::Preparing(memory, mut call) => match Pin::new(&mut call).poll(context) {
+                Poll::Ready(()) => self.begin(memory, context.waker()),
+                Poll::Pending => {
+                    self.progress = Progress::Preparing(memory, call);
+                    Poll::Pending
+                }
+            },
             // The worker is the parent's. The memory is still in the slot, whatever the worker did.
             Progress::Listed(slot) if !self.file.handle().is_current() => {
                 Poll::Ready((Err(self.error(ErrorKind::Forked)), take_memory(&slot)))

@@ -271,6 +271,9 @@ impl Queue {
         memory: Option<Memory>,
         tag: u64,
     ) -> Result<(), Full> {
+        if let (OpKind::Write(offset), Some(data)) = (what, &memory) {
+            file.inner().prepare_write(data.len() as u64, offset);
+        }
         let queued = self.0.borrow_mut().queue(file.inner(), what, memory, tag);
         queued.map_err(|memory| Full { buffer: memory.and_then(Memory::into_buffer) })
     }

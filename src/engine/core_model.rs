@@ -3,7 +3,7 @@
 //! blocks, byte by byte.
 
 use super::core::{
-    Core, Dio, Failure, FileProps, GrowthJob, LeaderTask, Outbox, Outcome, Request, Work,
+    Core, Dio, Failure, FileProps, Fill, GrowthJob, LeaderTask, Outbox, Outcome, Request, Work,
 };
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation};
@@ -92,12 +92,12 @@ struct InFlight {
     ops: Vec<usize>,
     /// The byte range of the operations.
     range: Span,
-    /// The range that it writes: with records, whole blocks.
+    /// The range that it writes: whole blocks with records, otherwise whole sectors.
     blocks: Span,
     /// The end of the file before, if it moves the end.
     extends: Option<u64>,
-    /// The content of the first block before the first record.
-    begin: Vec<Byte>,
+    /// The content of its blocks when it was sent, without the bytes that become zeros.
+    around: Vec<Byte>,
     /// For a flush: the disk when it began.
     seen: Vec<Byte>,
 }
@@ -151,6 +151,7 @@ impl Model {
             identity: IDENTITY,
             limits: LIMITS,
             append_unit: BLOCK,
+            offset_unit: SECTOR,
             is_device: false,
             writes_through: false,
             without_journal: false,
@@ -252,6 +253,8 @@ impl Model {
         }
         if out.start_grower {
             assert!(matches!(self.grower, Grower::Idle), "seed {}: a second grower", self.seed);
+            let pads = self.in_flight.iter().any(InFlight::pads);
+            assert!(!pads, "seed {}: grows beside a write that moves the size", self.seed);
             self.grower = Grower::Asking;
         }
         let sizes = self.core.sizes();
@@ -291,7 +294,8 @@ impl Model {
         let near = (self.end / SECTOR).saturating_sub(4 * BLOCK / SECTOR);
         let kind = match self.random.below(10) {
             0 => Kind::Sync,
-            1..=4 => Kind::WriteAt((near + self.random.below(8 * BLOCK / SECTOR)) * SECTOR),
+            1..=2 => Kind::WriteAt((near + self.random.below(8 * BLOCK / SECTOR)) * SECTOR),
+            3..=4 => Kind::WriteAt(near * SECTOR + self.random.below(8 * BLOCK)),
             _ => Kind::Append,
         };
         let blocks_max = if self.random.one_in(8) { 9 } else { 3 };
@@ -299,9 +303,9 @@ impl Model {
         let len = match (kind, self.random.below(4)) {
             (Kind::Sync, _) => 0,
             (_, 0) => blocks * BLOCK,
-            (Kind::Append, 1) => blocks * BLOCK - 1 + 2 * self.random.below(2),
-            (Kind::Append, _) => 1 + self.random.below(blocks * BLOCK),
-            (Kind::WriteAt(_), _) => (1 + self.random.below(blocks * BLOCK / SECTOR)) * SECTOR,
+            (Kind::WriteAt(_), 1) => (1 + self.random.below(blocks * BLOCK / SECTOR)) * SECTOR,
+            (_, 1) => blocks * BLOCK - 1 + 2 * self.random.below(2),
+            (..) => 1 + self.random.below(blocks * BLOCK),
         };
         let bytes = vec![0; len as usize];
         let mut durable = self.random.one_in(2);
@@ -340,13 +344,17 @@ impl Model {
         assert!(!self.wedged, "seed {seed}: after a failed flush: {request:?}");
         let none = Span { start: 0, end: 0 };
         let (mut ops, mut range, mut blocks) = (Vec::new(), none, none);
-        let (mut extends, mut begin, mut seen) = (None, Vec::new(), Vec::new());
-        if let Work::Write { segments, offset, head, sync_method, records, .. } = &request.work {
+        let (mut extends, mut around, mut seen) = (None, Vec::new(), Vec::new());
+        if let Work::Write {
+            segments, offset, head, sync_method, fill, extends: moves_size, ..
+        } = &request.work
+        {
+            let records = *fill == Fill::Appended;
             range = Span { start: *offset, end: *offset };
             for segment in segments {
                 let number = self.whose(segment);
                 assert_eq!(
-                    *records,
+                    records,
                     self.ops[number].kind == Kind::Append,
                     "seed {seed}: {request:?}"
                 );
@@ -354,14 +362,28 @@ impl Model {
                 range.end += segment.len();
                 ops.push(number);
             }
-            blocks = if *records { blocks_of(range) } else { range };
+            let (unit, kept_to) = match *fill {
+                Fill::Appended => (BLOCK, range.start),
+                Fill::Kept(kept_to) => (SECTOR, kept_to),
+            };
+            blocks = range.whole(unit);
             extends = (range.end > self.end).then_some(self.end);
             self.leave_hole(range.start);
-            if *records {
+            if records {
                 self.check_records(range, *head, *sync_method);
-                begin = self.disk.show(Span { start: blocks.start, end: range.start });
             }
-            self.check_beside(range, blocks, *records);
+            let kept = Span { end: blocks.end.min(kept_to).max(blocks.start), ..blocks };
+            around = self.disk.show(kept);
+            self.check_beside(range, blocks, records);
+            if extends.is_none() {
+                // A write of the last bytes pads the file.
+                self.space_to = self.space_to.max(self.end.next_multiple_of(SECTOR));
+            }
+            let pads = extends.is_none() && moves_size.is_some();
+            assert!(
+                !pads || matches!(self.grower, Grower::Idle),
+                "seed {seed}: moves the size beside the grower"
+            );
             let has_space = !self.grows || blocks.end <= self.space_to;
             assert!(has_space, "seed {seed}: {blocks:?} is above the space there is");
             self.end = self.end.max(range.end);
@@ -369,7 +391,7 @@ impl Model {
             seen.clone_from(&self.disk.live);
         }
         assert!(ops.is_empty() || ops.contains(&request.owner), "seed {seed}: {request:?}");
-        self.in_flight.push(InFlight { request, ops, range, blocks, extends, begin, seen });
+        self.in_flight.push(InFlight { request, ops, range, blocks, extends, around, seen });
     }
 
     /// The operation that owns this memory.
@@ -420,7 +442,10 @@ impl Model {
         let written = self.core.sizes().written;
         for other in self.in_flight.iter().filter(|other| !other.ops.is_empty()) {
             let both_positional = !records && !other.is_of_records();
-            let matters = !both_positional || range.end <= written && other.range.end <= written;
+            let both_whole = range == blocks && other.range == other.blocks;
+            let matters = !both_positional
+                || !both_whole
+                || range.end <= written && other.range.end <= written;
             assert!(
                 !matters || !blocks.overlaps(&other.blocks),
                 "seed {}: {range:?} and {:?} written at the same time",
@@ -725,20 +750,23 @@ fn gap(bytes: &[Byte], end: u64) -> Option<u64> {
     (gap < end).then_some(gap)
 }
 
-fn blocks_of(range: Span) -> Span {
-    Span { start: range.start / BLOCK * BLOCK, end: range.end.next_multiple_of(BLOCK) }
-}
-
 impl InFlight {
     fn is_of_records(&self) -> bool {
-        matches!(self.request.work, Work::Write { records: true, .. })
+        matches!(self.request.work, Work::Write { fill: Fill::Appended, .. })
+    }
+
+    /// Whether it writes below the end, and moves the size to the end of its last sector.
+    fn pads(&self) -> bool {
+        let moves_size = matches!(self.request.work, Work::Write { extends: Some(_), .. });
+        moves_size && self.extends.is_none()
     }
 
     /// The bytes that it writes, from the first block on.
     fn content(&self, when: u32) -> Vec<Byte> {
-        let mut content: Vec<_> = self.begin.iter().map(|before| byte(when, of(*before))).collect();
-        content.resize((self.range.end - self.blocks.start) as usize, byte(when, when));
+        let mut content: Vec<_> = self.around.iter().map(|kept| byte(when, of(*kept))).collect();
         content.resize(self.blocks.len() as usize, byte(when, ZERO));
+        let start = (self.range.start - self.blocks.start) as usize;
+        content[start..start + self.range.len() as usize].fill(byte(when, when));
         content
     }
 }
@@ -790,6 +818,8 @@ impl Disk {
     }
 
     fn flush(&mut self, seen: &[Byte]) {
+        // The file may have been truncated since.
+        let seen = &seen[..seen.len().min(self.live.len())];
         self.stable.resize(self.stable.len().max(seen.len()), byte(0, NO_OWNER));
         self.stable.iter_mut().zip(seen).for_each(|(stable, seen)| *stable = (*stable).max(*seen));
     }

@@ -27,6 +27,18 @@ impl FileHandle {
         }
     }
 
+    /// Prepares the file for a write, as [`Engine::prepare_write`].
+    pub fn prepare_write(&self, len: u64, offset: u64) {
+        if let Self::Shared { engine, .. } = self {
+            engine.prepare_write(len, offset);
+        }
+    }
+
+    /// Whether that would wait, as [`Engine::must_prepare`].
+    pub fn must_prepare(&self, len: u64, offset: u64) -> bool {
+        matches!(self, Self::Shared { engine, .. } if engine.must_prepare(len, offset))
+    }
+
     /// An error of this file.
     pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
         match self {

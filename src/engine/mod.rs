@@ -55,7 +55,7 @@ use crate::sys::journal::{FAST_COMMITS, Order};
 use crate::sys::probe::Alignment;
 use crate::text::shown;
 use abort::AbortOnPanic;
-use core::{Core, Dio, Failure, LeaderTask, Outbox, Request, Work};
+use core::{Core, Dio, Failure, Fill, LeaderTask, Outbox, Request, Work};
 use packing::Packer;
 use placement::Placement;
 use process::{Ended, FileSystems, Flushing, Process};
@@ -118,6 +118,9 @@ pub(crate) struct Engine {
     kept_to: AtomicU64,
     /// Set once. Read wherever a queue begins an operation.
     closed: AtomicBool,
+    /// Set once, while no operation is in flight. Some writes replace parts of blocks, so the core
+    /// orders all writes.
+    writes_parts: AtomicBool,
     /// Reactors of other threads that may hold this engine.
     reactors: Mutex<Vec<Arc<Reactor>>>,
     counters: CachePadded<Counters>,
@@ -157,6 +160,7 @@ impl Engine {
             left_behind: AtomicU64::new(0),
             kept_to: AtomicU64::new(len),
             closed: AtomicBool::new(false),
+            writes_parts: AtomicBool::new(false),
             reactors: Mutex::default(),
             counters: CachePadded::default(),
         }
@@ -215,6 +219,7 @@ impl Engine {
 
     pub fn write_at(self: &Arc<Self>, data: &[u8], offset: u64, durable: bool) -> Result<()> {
         let fail = |kind| self.error(Operation::Write, Some(offset), kind);
+        self.prepare_write(data.len() as u64, offset);
         let _pass = self.begin(Operation::Write)?;
         match self.course_of_write(data, offset, durable)? {
             Course::Core(dio) => self.run(dio, durable).map(drop).map_err(fail),
@@ -276,10 +281,8 @@ impl Engine {
 
     fn course_of_write(&self, data: &[u8], offset: u64, durable: bool) -> Result<Course> {
         let fail = |kind| self.error(Operation::Write, Some(offset), kind);
-        check_transfer(data, offset, self.alignment).map_err(fail)?;
-        let Some(end) =
-            offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok())
-        else {
+        let last_end = i64::MAX as u64 / self.alignment.offset * self.alignment.offset;
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= last_end) else {
             return Err(fail(ErrorKind::NoSpace(libc::EFBIG)));
         };
         let len = self.len();
@@ -293,6 +296,8 @@ impl Engine {
             // flush to share or to fail.
             () if is_apart
                 && !extends
+                && !self.writes_parts()
+                && is_whole(data, offset, self.alignment)
                 && !self.flushes_each_write
                 && (!durable || self.writes_through) =>
             {
@@ -304,20 +309,38 @@ impl Engine {
 
     // --- begin and close -------------------------------------------------------------------------
 
-    /// Enters the gate. Fails with `Forked` in a child, and with `Wedged` after a failed flush,
-    /// except for reads. Operations on a device do not enter: nothing truncates it, so nothing
-    /// drains them.
-    fn begin(&self, operation: Operation) -> Result<Option<InFlightGuard<'_>>> {
-        self.check_usable(operation)?;
-        if self.is_device {
-            return Ok(None);
+    /// Whether [`prepare_write`](Self::prepare_write) would wait for operations in flight: it is
+    /// the first write of a part of a block.
+    pub fn must_prepare(&self, len: u64, offset: u64) -> bool {
+        let unit = self.alignment.offset;
+        let is_part = !(offset.is_multiple_of(unit) && len.is_multiple_of(unit));
+        is_part && !self.writes_parts() && self.process.is_current()
+    }
+
+    /// Prepares the file for a write that is about to begin.
+    pub fn prepare_write(&self, len: u64, offset: u64) {
+        if self.must_prepare(len, offset) {
+            queue::settle_own();
+            // No write that the core does not know is in flight from here on.
+            let _alone = self.gate.shut();
+            self.writes_parts.store(true, Ordering::Release);
         }
+    }
+
+    fn writes_parts(&self) -> bool {
+        self.writes_parts.load(Ordering::Acquire)
+    }
+
+    /// Enters the gate. Fails with `Forked` in a child, and with `Wedged` after a failed flush,
+    /// except for reads.
+    fn begin(&self, operation: Operation) -> Result<InFlightGuard<'_>> {
+        self.check_usable(operation)?;
         let pass = self.gate.try_pass().unwrap_or_else(|| {
             // The exclusive operation may wait for this thread's own queues.
             queue::settle_own();
             self.gate.enter()
         });
-        Ok(Some(pass))
+        Ok(pass)
     }
 
     /// Refuses new operations, and waits until the reactors have released the file.
@@ -538,7 +561,7 @@ impl Engine {
         RequestIo::of_work(work, self.alignment.offset).on(self.flushes_each_write)
     }
 
-    /// Prepares a request: packs records into whole blocks. Begins the flush that it carries or is.
+    /// Prepares a request: packs its segments into whole blocks, and begins its flush.
     fn begin_request(&self, work: &mut Work, turn: Turn) -> Result<Begun, Failure> {
         self.make_ready(work, turn).inspect_err(|_| self.undo(work))?;
         match turn {
@@ -561,6 +584,11 @@ impl Engine {
         }
     }
 
+    /// The block to read before a request begins, as [`Packer::missing_edge`].
+    fn missing_edge(&self, work: &Work) -> Option<(u64, u64)> {
+        self.packer.missing_edge(work)
+    }
+
     fn make_ready(&self, work: &mut Work, turn: Turn) -> Result<(), Failure> {
         let len = work.len();
         match work {
@@ -570,20 +598,22 @@ impl Engine {
                 // A leader is counted when it ends.
                 Turn::Leads(_) | Turn::Refused => {}
             },
-            Work::Write { segments, records, offset, sync_method, extends, .. } => {
+            Work::Write { segments, fill, offset, sync_method, extends, .. } => {
                 self.count_request(segments.len(), *sync_method);
                 let end = *offset + len;
                 if let Some(size) = extends {
-                    self.check_size_limit(if *records { self.end_of_block(end) } else { end })?;
+                    self.check_size_limit(match fill {
+                        Fill::Appended => self.end_of_block(end),
+                        Fill::Kept(_) => end.next_multiple_of(self.alignment.offset),
+                    })?;
                     // A failed write must not take back data that another program appended.
                     let found = self.backend.physical_size().unwrap_or(*size);
                     *size = if found > self.end_of_block(*size) { found } else { *size };
                 }
-                if *records {
-                    self.pack(work)?;
-                } else {
+                if let Fill::Kept(_) = fill {
                     self.packer.forget(Span::at(*offset, len));
                 }
+                self.pack(work)?;
                 count(&self.counters.request_bytes, work.len());
             }
         }
@@ -615,10 +645,10 @@ impl Engine {
         }))
     }
 
-    /// Packs records into whole blocks.
+    /// Packs the segments of a write into whole blocks.
     fn pack(&self, work: &mut Work) -> Result<(), Failure> {
         self.packer.pack(work, &*self.backend, &self.counters).map_err(|error| {
-            let Work::Write { offset, .. } = work else { unreachable!("records are written") };
+            let Work::Write { offset, .. } = work else { unreachable!("a flush has no blocks") };
             let cause = self.cause(Operation::Read, Some(*offset), &error);
             Failure { kind: os_error::kind(&error), cause, wedges: false }
         })
@@ -787,23 +817,9 @@ enum Course {
     Core(Dio),
 }
 
-fn check(what: &'static str, value: u64, required: u64) -> Result<(), ErrorKind> {
-    if value.is_multiple_of(required) {
-        Ok(())
-    } else {
-        Err(ErrorKind::Misaligned { what, value, required })
-    }
-}
-
-fn check_memory(data: &[u8], alignment: Alignment) -> Result<(), ErrorKind> {
-    check("memory address", data.as_ptr() as u64, alignment.memory)
-}
-
-/// Fails with `Misaligned` unless memory, offset and length are aligned.
-fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> Result<(), ErrorKind> {
-    if !data.is_empty() {
-        check_memory(data, alignment)?;
-    }
-    check("offset", offset, alignment.offset)?;
-    check("length", data.len() as u64, alignment.offset)
+/// Whether the kernel takes the write as it is: memory, offset and length are aligned.
+fn is_whole(data: &[u8], offset: u64, alignment: Alignment) -> bool {
+    (data.as_ptr().addr() as u64).is_multiple_of(alignment.memory)
+        && offset.is_multiple_of(alignment.offset)
+        && (data.len() as u64).is_multiple_of(alignment.offset)
 }

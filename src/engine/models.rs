@@ -362,6 +362,7 @@ impl File {
                 identity: IDENTITY,
                 limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
                 append_unit: BLOCK,
+                offset_unit: SECTOR,
                 is_device: false,
                 writes_through: false,
                 without_journal: false,
@@ -608,6 +609,43 @@ fn loom_an_append_beside_a_positional_write_of_its_block() {
             assert_eq!(file.engine.finish(), Ok(()));
         });
     }
+}
+
+/// Two writers of one sector, and a reader. `whole` writes the whole sector, and may begin before
+/// the file knows of parts.
+fn two_writers_of_a_sector(durable: bool, whole: bool) {
+    let file = File::create(&Device::default(), &FileSystems::default(), Grows::Once);
+    assert_eq!(file.append_bytes(1, 2 * BLOCK, false), 0);
+    let other = file.beside(move |file| {
+        let (data, offset) = if whole { (vec![9; SECTOR as usize], 0) } else { (vec![9], 0) };
+        file.engine.write_at(&data, offset, durable).unwrap();
+        assert_eq!(file.bytes(1, durable), [9]);
+    });
+    file.engine.write_at(&[8, 8], SECTOR - 1, durable).unwrap();
+    let mut found = [0; 2];
+    assert_eq!(file.engine.read_at(&mut found, SECTOR - 1), Ok(2));
+    assert!(found == [8, 8] || whole && found == [9, 8], "{found:?}");
+    other.join().unwrap();
+    let last = file.bytes(SECTOR + 2, durable);
+    if whole {
+        assert!(last[..3] == [9; 3] && [8, 9].contains(&last[3]), "{last:?}");
+        assert_eq!(last[4..], [8, 1]);
+    } else {
+        assert_eq!(last, [9, 1, 1, 8, 8, 1]);
+    }
+    assert_eq!(file.engine.finish(), Ok(()));
+}
+
+#[test]
+fn loom_two_writers_of_parts_of_a_sector() {
+    for durable in [false, true] {
+        explore(3, move || two_writers_of_a_sector(durable, false));
+    }
+}
+
+#[test]
+fn loom_a_write_of_a_part_beside_one_of_the_whole_sector() {
+    explore(3, || two_writers_of_a_sector(false, true));
 }
 
 // --- beside other operations ---------------------------------------------------------------------

@@ -1,10 +1,13 @@
-//! Packs the records of a request into whole blocks, before it is submitted. The thread that
-//! performs the request does this. The records stay in memory, because none is answered before.
+//! Packs the data of a request into whole blocks, before it is submitted. The thread that performs
+//! the request does this. The data stays in memory, because no operation is answered before.
+//!
+//! A positional write may begin and end inside a block. The rest of these blocks is read from the
+//! file. The core allows one request at a time that writes a block.
 //!
 //! The content of a partial last block is kept here, since the next request rewrites it. The core
 //! allows one such request at a time.
 
-use super::core::{SmallVec1, Work};
+use super::core::{Edge, Fill, SmallVec1, Work};
 use super::io::read_fully;
 use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
@@ -48,31 +51,40 @@ impl Packer {
         }
     }
 
-    /// Packs the data of a request into whole blocks, if it is not that already. Fails if its first
-    /// block is not known and cannot be read; then nothing has changed.
+    /// Packs the data of a request into whole blocks, if it is not that already. Fails if the rest
+    /// of its first or last block is not known and cannot be read; then nothing has changed.
     pub fn pack(
         &self,
         work: &mut Work,
         backend: &dyn Backend,
         counters: &Counters,
     ) -> io::Result<()> {
-        let Work::Write { segments, offset, records: true, composed, .. } = work else {
+        let Work::Write { segments, offset, fill, edges, composed, .. } = work else {
             return Ok(());
         };
+        let (shape, kept_to) = self.shape_of(*fill, *offset);
+        let edges = std::mem::take(edges);
         let views = || segments.iter().map(|segment| (segment.addresses().start, segment.len()));
-        if pack::fits(*offset, views(), self.shape) {
+        if pack::fits(*offset, views(), shape) {
             return Ok(());
         }
-        let block = self.shape.block;
-        let runs = pack::runs(*offset, views(), self.shape, SEGMENTS_MAX);
+        let block = shape.block;
+        let runs = pack::runs(*offset, views(), shape, SEGMENTS_MAX);
         let bytes =
             runs.iter().map(|run| if let Run::Composed(len) = run { *len } else { 0 }).sum::<u64>();
         let end = *offset + segments.iter().map(Segment::len).sum::<u64>();
-        let (start, before) = (*offset / block * block, *offset % block);
+        let span = Span { start: *offset, end }.whole(block);
+        let (before, behind) = (*offset - span.start, span.end - end);
         let mut memory = self.memory(bytes);
+        let is_one = span.len() == block;
+        if behind > 0 && (before == 0 || !is_one) {
+            let last = &mut memory[(bytes - block) as usize..bytes as usize];
+            self.fill(last, span.end - block, kept_to, &edges, backend)?;
+        }
         if before > 0 {
-            self.begin_with(start, &mut memory[..block as usize], before as usize, backend)?;
-            count(&counters.tail_rewrites, 1);
+            let first = &mut memory[..block as usize];
+            self.fill(first, span.start, kept_to, &edges, backend)?;
+            count(&counters.tail_rewrites, u64::from(*fill == Fill::Appended));
         }
         count(&counters.copied_bytes, bytes);
 
@@ -86,39 +98,81 @@ impl Packer {
                 Run::Composed(len) => {
                     let (part, rest) = free.split_at_mut(*len as usize);
                     free = rest;
-                    let copied = records.copy(&mut part[filled..]);
-                    part[filled + copied..].fill(0);
+                    records.copy(&mut part[filled..]);
                     filled = 0;
                     Segment::of(part)
                 }
             });
         }
-        if !end.is_multiple_of(block) {
+        if *fill == Fill::Appended && behind > 0 {
             let last = blocks.last().expect("there are records");
-            let kept = last.len() - block..last.len() - block + end % block;
-            last.part(kept).show(|bytes| self.keep(end / block * block, bytes));
+            let kept = last.len() - block..last.len() - behind;
+            last.part(kept).show(|bytes| self.keep(span.end - block, bytes));
         }
-        (*segments, *offset, *composed) = (blocks, start, Some(memory));
+        (*segments, *offset, *composed) = (blocks, span.start, Some(memory));
         Ok(())
     }
 
-    /// Copies the first `len` bytes of the block at `start` into `block`.
-    fn begin_with(
+    /// The start and length in bytes of a block to read before a positional write is packed. None
+    /// if the write has all that it needs.
+    pub fn missing_edge(&self, work: &Work) -> Option<(u64, u64)> {
+        let Work::Write { segments, offset, fill: fill @ Fill::Kept(_), edges, .. } = work else {
+            return None;
+        };
+        let (Shape { block, .. }, kept_to) = self.shape_of(*fill, *offset);
+        let end = *offset + segments.iter().map(Segment::len).sum::<u64>();
+        let span = Span { start: *offset, end }.whole(block);
+        let ends = [(*offset > span.start, span.start), (end < span.end, span.end - block)];
+        let missing =
+            |start: &u64| *start < kept_to && !edges.iter().any(|edge: &Edge| edge.start == *start);
+        let parts = ends.into_iter().filter_map(|(is_part, start)| is_part.then_some(start));
+        parts.into_iter().find(missing).map(|start| (start, block))
+    }
+
+    /// The units of a write at `offset`, and the end of what stays around it.
+    fn shape_of(&self, fill: Fill, offset: u64) -> (Shape, u64) {
+        match fill {
+            // Records are appended at the end of the file.
+            Fill::Appended => (self.shape, offset),
+            Fill::Kept(kept_to) => (Shape { block: self.align, ..self.shape }, kept_to),
+        }
+    }
+
+    /// Fills a block with what the file keeps there below `kept_to`, and zeros above.
+    fn fill(
         &self,
-        start: u64,
         block: &mut [u8],
-        len: usize,
+        start: u64,
+        kept_to: u64,
+        edges: &[Edge],
         backend: &dyn Backend,
     ) -> io::Result<()> {
-        let last = self.last.lock();
-        if last.start == start && last.bytes.len() == len {
-            block[..len].copy_from_slice(&last.bytes);
-            return Ok(());
+        let kept = kept_to.saturating_sub(start).min(block.len() as u64) as usize;
+        if kept > 0 && !self.copy_last(&mut block[..kept], start) {
+            let read = match edges.iter().find(|edge| edge.start == start) {
+                Some(edge) => {
+                    block.copy_from_slice(&edge.memory[..block.len()]);
+                    edge.read
+                }
+                None => read_fully(backend, block, start, self.align)?,
+            };
+            // After a short read, the file system has lost part of the file.
+            if read < kept as u64 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
         }
-        drop(last);
-        // After a short read, the file system has lost part of the file.
-        let read = read_fully(backend, block, start, self.align)?;
-        if read < len as u64 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+        block[kept..].fill(0);
+        Ok(())
+    }
+
+    /// Copies the kept block, if it is this one.
+    fn copy_last(&self, into: &mut [u8], start: u64) -> bool {
+        let last = self.last.lock();
+        let is_it = last.start == start && last.bytes.len() == into.len();
+        if is_it {
+            into.copy_from_slice(&last.bytes);
+        }
+        is_it
     }
 
     fn keep(&self, start: u64, bytes: &[u8]) {

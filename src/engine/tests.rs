@@ -133,6 +133,7 @@ fn props(prepared: Option<Prepared>) -> FileProps {
         identity: SELF,
         limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
         append_unit: BLOCK_BYTES,
+        offset_unit: BLOCK_BYTES,
         is_device: false,
         writes_through: false,
         without_journal: false,
@@ -398,20 +399,6 @@ fn a_write_far_past_the_end_leaves_a_hole() {
     let after = open(file.backend.crash(|_| false));
     assert_eq!(after.len(), 9002 * BLOCK_BYTES);
     assert_eq!(after.backend.content(9000), Some(9));
-}
-
-#[test]
-fn misalignment_is_an_error_that_names_the_alignment() {
-    let file = open(Disk::new(DISK_BYTES));
-    let data = record(1, 2);
-    let kind = |result: Result<()>| result.unwrap_err().kind().clone();
-    let wanted = |what, value, required| ErrorKind::Misaligned { what, value, required };
-    assert_eq!(kind(file.write_at(&data[..512], 100, false)), wanted("offset", 100, 512));
-    assert_eq!(kind(file.write_at(&data[..100], 0, false)), wanted("length", 100, 512));
-    assert!(matches!(
-        kind(file.write_at(&data[1..513], 0, false)),
-        ErrorKind::Misaligned { what: "memory address", required: 512, .. }
-    ));
 }
 
 #[test]

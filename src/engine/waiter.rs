@@ -224,7 +224,7 @@ mod loom_models {
     #[test]
     fn loom_work_comes_before_the_outcome_that_follows_it() {
         for durable in [false, true] {
-            explore(None, move || {
+            explore(4, move || {
                 let sleepers = Arc::default();
                 let me = mine(&sleepers);
                 let other = beside(&me, |waiter| {
@@ -261,7 +261,7 @@ mod loom_models {
     fn loom_the_next_operation_gets_no_news_of_the_last() {
         let reused = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
         let counts = reused.clone();
-        explore(5, move || {
+        explore(4, move || {
             let sleepers = Arc::default();
             let first = mine(&sleepers);
             let last = beside(&first, |waiter| waiter.answer(Ok(1)));

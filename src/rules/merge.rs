@@ -29,7 +29,7 @@ pub const FULL_REQUESTS_MAX: usize = 4;
 pub const WORTH_MERGING_BYTES: u64 = 32 << 10;
 
 /// How often the leader of a durable batch yields to the operations that it expects.
-pub const GATHER_YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 16 };
+pub const GATHER_YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
 
 /// It yields no more after this time: on a busy machine one yield may take long.
 pub const GATHER_MAX: Duration = Duration::from_micros(200);
@@ -130,6 +130,11 @@ impl Span {
             Ordering::Greater => Err(Refusal::Gap),
             Ordering::Less => Err(Refusal::Order),
         }
+    }
+
+    /// Returns the smallest span of whole units that contains this one.
+    pub fn whole(&self, unit: u64) -> Self {
+        Self { start: self.start / unit * unit, end: self.end.next_multiple_of(unit) }
     }
 
     /// Returns whether the two share a byte.

@@ -73,9 +73,9 @@ pub unsafe extern "C" fn dioxide_append(
 
 /// Writes `length` bytes of `data` at `offset`: all of them or an error, never short.
 ///
-/// `offset`, `length` and the address of `data` are multiples of the values of `dioxide_alignment`;
-/// `dioxide_alloc` returns such memory. A write beyond the end extends the file, and leaves a hole
-/// in between that reads as zeros. Concurrent writes of the same bytes have no order.
+/// Any memory, offset and length will do. Multiples of the values of `dioxide_alignment` cost
+/// least; `dioxide_alloc` returns such memory. A write beyond the end extends the file, and leaves
+/// a hole in between that reads as zeros. Concurrent writes of the same bytes have no order.
 ///
 /// On return the bytes are written, and with DIOXIDE_EVERY_WRITE stable. After an error, or a crash
 /// before they were stable, any part of the range may hold old or new bytes.
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn dioxide_append(
 /// # Errors
 ///
 /// As `dioxide_append`, and:
-/// - EINVAL: not aligned (the message has the required alignment), or `offset` is negative.
+/// - EINVAL: `offset` is negative.
 /// - ENOSPC: also beyond the end of a device.
 /// - EOPNOTSUPP: a gap over recycled space, which would expose its old content.
 ///

@@ -159,8 +159,7 @@ pub unsafe extern "C" fn dioxide_queue_append(
 ///
 /// # Errors
 ///
-/// As `dioxide_queue_append`; also EINVAL for a negative `offset`. The completion reports unaligned
-/// writes.
+/// As `dioxide_queue_append`; also EINVAL for a negative `offset`.
 ///
 /// # Thread safety
 ///

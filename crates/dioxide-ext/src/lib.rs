@@ -82,8 +82,7 @@ pub trait OpenInImage {
     /// `sync_data`. After close its size is exact to the byte for every program that mounts the
     /// volume, and `e2fsck` finds no fault. It does not grow ahead ([`File::growth`] is
     /// [`Growth::None`](dioxide::Growth::None)): writes allocate their blocks. Only root and the
-    /// user that the superblock names get reserved blocks. Offsets and lengths of
-    /// [`write_at`](File::write_at) are multiples of the volume's block size.
+    /// user that the superblock names get reserved blocks.
     ///
     /// One process may have several files of a volume open. While one is open for writing, the call
     /// fails in other processes. While all are read-only, other processes may read, but not write.

@@ -266,18 +266,21 @@ fn blocks_are_overwritten_where_they_lie(dir: TestDir, shape: Shape) -> TrialRes
     bed.verify()
 }
 
-fn misaligned_writes_are_refused(dir: TestDir, shape: Shape) -> TrialResult {
+fn parts_of_blocks_are_written(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
-    let mut file = bed.open("/odd")?;
-    let unit = file.file.alignment();
-    assert_eq!((unit.offset, unit.append), (bed.block(), bed.block()));
-    let data = Buffer::zeroed(2 * unit.append as usize);
-    for (len, offset) in [(unit.offset, 1), (unit.offset, 512), (unit.offset - 1, 0), (512, 0)] {
-        let error = file.file.write_at(&data[..len as usize], offset).expect_err("misaligned");
-        assert!(matches!(error.kind(), ErrorKind::Misaligned { .. }), "{error}");
+    for durability in [Durability::OnSync, Durability::EveryWrite] {
+        let mut file = bed.open_with(writing().durability(durability), "/odd")?;
+        let unit = file.file.alignment();
+        assert_eq!((unit.offset, unit.append), (bed.block(), bed.block()));
+        for n in 0..40 {
+            let (at, len) = (bed.below(file.model.len() + 2 * bed.block()), bed.below(9999));
+            file.write(at, &bytes(n, 1 + len))?;
+        }
+        file.append(&bytes(99, 77))?;
+        file.look()?;
+        bed.close(file)?;
+        bed.check()?;
     }
-    file.append(&data[1..78])?;
-    bed.close(file)?;
     bed.verify()
 }
 
@@ -1827,7 +1830,7 @@ fn trials() -> Vec<Trial> {
         what_is_opened_read_only_is_not_written,
         a_volume_that_may_not_be_written_can_be_read,
         blocks_are_overwritten_where_they_lie,
-        misaligned_writes_are_refused,
+        parts_of_blocks_are_written,
         appends_of_many_threads_are_gapless,
         records_of_any_length_by_many_threads_are_side_by_side,
         lengths_are_exact_when_it_is_closed,

@@ -8,8 +8,8 @@
 //! completed.
 
 use super::{
-    Core, Failure, LeaderTask, Member, Outbox, Outcome, PartState, Request, Reserved, SmallVec1,
-    Target, Waiting, Work,
+    Core, Failure, Fill, LeaderTask, Member, Outbox, Outcome, PartState, Request, Reserved,
+    SmallVec1, Target, Waiting, Work,
 };
 use crate::error::ErrorKind;
 use crate::rules::flush::{self, FlushContext, SyncMethod};
@@ -169,14 +169,14 @@ impl<T: Clone + PartialEq> Core<T> {
         if self.space.prepared.is_none() {
             // The write itself moves i_size. One at a time, so that no write lies above one that
             // fails.
-            let is_alone = self.in_flight == 0;
+            let is_alone = self.in_flight == 0 && !self.positional.pads();
             return if is_alone {
                 Oldest::Fits(offset, group.fitting(offset, u64::MAX))
             } else {
                 Oldest::Waits
             };
         }
-        let unit = if place == Target::End { self.props.append_unit } else { 1 };
+        let unit = self.unit_of(place);
         let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
         let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
         let least = ends.next().expect("a group has members");
@@ -185,6 +185,14 @@ impl<T: Clone + PartialEq> Core<T> {
             return Oldest::LacksSpace(need);
         }
         Oldest::Fits(offset, fitting)
+    }
+
+    /// Length in bytes: a write at `place` fills whole ones.
+    pub(super) fn unit_of(&self, place: Target) -> u64 {
+        match place {
+            Target::End => self.props.append_unit,
+            Target::At(_) => self.props.offset_unit,
+        }
     }
 
     /// Switches to positional mode for a positional batch. A positional write beyond the end
@@ -229,8 +237,10 @@ impl<T: Clone + PartialEq> Core<T> {
     fn shares_a_block(&self, offset: u64) -> bool {
         let unit = self.props.append_unit;
         let reserved = self.sizes.reserved;
-        let last = Span { start: reserved / unit * unit, end: reserved.next_multiple_of(unit) };
-        offset < last.end && (self.in_flight > 0 || self.positional.touches(last))
+        let last = Span { start: reserved, end: reserved }.whole(unit);
+        // A positional write may begin below the last block.
+        let rewritten = Span { start: last.start.min(offset), ..last };
+        offset < last.end && (self.in_flight > 0 || self.positional.touches(rewritten))
     }
 
     /// Holds up the oldest batch, and counts that once: it shares a block with a request in flight.
@@ -287,7 +297,7 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         let count = count.min(group.members.len());
-        let records = group.place() == Target::End;
+        let place = group.place();
         let mut end = offset;
         let mut segments = SmallVec1::with_capacity(count);
         let mut members = SmallVec1::with_capacity(count);
@@ -308,22 +318,37 @@ impl<T: Clone + PartialEq> Core<T> {
                 self.refusals.count(Refusal::Gap);
             }
         }
-        let unit = self.props.append_unit;
-        let blocks_end = if records { end.next_multiple_of(unit) } else { end };
+        let blocks_end = end.next_multiple_of(self.unit_of(place));
         // A truncate to this also removes what a failed write leaves in the last block.
         let extends = self.space.prepared.is_none().then_some(self.sizes.reserved);
         self.sizes.grow_to(blocks_end);
-        let span = Span { start: self.sizes.reserved, end: end.max(self.sizes.reserved) };
+        let before = self.sizes.reserved;
+        let span = Span { start: before, end: end.max(before) };
         self.sizes.reserve_to(span.end);
         self.space.zeros_to = self.space.zeros_to.max(blocks_end);
-        let head = if records { self.head(offset, end) } else { 0 };
+        let (fill, head) = match place {
+            Target::End => (Fill::Appended, self.head(offset, end)),
+            Target::At(_) => (Fill::Kept(before), 0),
+        };
         let allocates = self.space.prepared.is_none();
         let sync_method = durable
             .then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(allocates) });
         let id = self.next_id();
+        if offset < before && place != Target::End {
+            self.positional.occupy(id, Span { start: offset, end: before });
+        }
         let owner = members[0].0.clone();
-        let work =
-            Work::Write { segments, offset, head, sync_method, extends, records, composed: None };
+        let edges = SmallVec1::new();
+        let work = Work::Write {
+            segments,
+            offset,
+            head,
+            sync_method,
+            extends,
+            fill,
+            edges,
+            composed: None,
+        };
         out.requests.push(Request { id, owner, work });
         self.reserved.push_back(Reserved {
             id,

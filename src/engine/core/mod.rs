@@ -49,6 +49,26 @@ pub struct Request<T> {
     pub work: Work,
 }
 
+/// What fills the blocks in which the segments of a write begin and end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Appended records: the end of the file before them, and zeros behind them. The unit is the
+    /// block of appends.
+    Appended,
+    /// A positional write: the bytes of the file below this offset stay, and zeros stand above. The
+    /// unit is the alignment of offsets.
+    Kept(u64),
+}
+
+/// A block of the file, as it was read.
+#[derive(Debug)]
+pub struct Edge {
+    pub start: u64,
+    pub memory: Buffer,
+    /// The number of bytes read.
+    pub read: u64,
+}
+
 /// The work of a request.
 #[derive(Debug)]
 pub enum Work {
@@ -62,9 +82,11 @@ pub enum Work {
         sync_method: Option<SyncMethod>,
         /// The end of the file, if the write itself moves i_size. Restored if the write fails.
         extends: Option<u64>,
-        /// The segments are records of any length, to be packed into blocks before the write.
-        records: bool,
-        /// The buffer into which records were packed, if any.
+        /// What fills the blocks in which the segments begin and end.
+        fill: Fill,
+        /// Blocks in which the segments begin and end, if they were read before.
+        edges: SmallVec1<Edge>,
+        /// The buffer into which segments were packed, if any.
         composed: Option<Buffer>,
     },
     /// Flush the file's data, and the device's cache.
@@ -153,8 +175,10 @@ impl<T> Outbox<T> {
 pub struct FileProps {
     pub identity: Identity,
     pub limits: Limits,
-    /// Block size in bytes into which appends are packed.
+    /// Block size in bytes into which appends are packed. A multiple of `offset_unit`.
     pub append_unit: u64,
+    /// Alignment of offsets in bytes: a write replaces whole units.
+    pub offset_unit: u64,
     /// Treatment of a partial last block.
     pub tail: Tail,
     pub is_device: bool,
@@ -179,6 +203,7 @@ impl FileProps {
             identity: facts.identity,
             limits: facts.limits,
             append_unit: facts.alignment.append,
+            offset_unit: facts.alignment.offset,
             tail: Tail::default(),
             is_device: facts.is_device,
             writes_through: facts.writes_through,
@@ -340,7 +365,7 @@ impl<T: Clone + PartialEq> Core<T> {
             reserved: VecDeque::new(),
             late: Vec::new(),
             in_flight: 0,
-            positional: Positional::default(),
+            positional: Positional::new(props.offset_unit),
             flushes: Flushes::default(),
             flushing: None,
             flush_after: None,
@@ -553,6 +578,9 @@ impl<T: Clone + PartialEq> Core<T> {
             },
         }
         self.settle(out);
+        if self.positional.vacate(id) {
+            self.release_overwrites(out);
+        }
         self.let_late_ones_go(out);
         self.pump(out);
         if !out.outcomes.is_empty() {

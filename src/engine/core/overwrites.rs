@@ -1,5 +1,6 @@
 //! Writes below the end that go through the core. Durable ones share a flush.
 
+use super::overwrites_in_flight::Ends;
 use super::{Core, Failure, LeaderTask, Member, Outbox, SmallVec1};
 use crate::error::ErrorKind;
 use crate::rules::flush::SyncMethod;
@@ -43,8 +44,16 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    fn release_overwrites(&mut self, out: &mut Outbox<T>) {
-        self.positional.release(self.props.limits, &mut self.next_id, &mut self.refusals, out);
+    pub(super) fn release_overwrites(&mut self, out: &mut Outbox<T>) {
+        let ends = self.ends();
+        self.positional.release(
+            self.props.limits,
+            ends,
+            &mut self.next_id,
+            &mut self.refusals,
+            out,
+        );
+        self.pad();
     }
 
     fn send_overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
@@ -53,11 +62,28 @@ impl<T: Clone + PartialEq> Core<T> {
             self.refusals.count(Refusal::Order);
             return self.positional.hold_up(offset, member);
         }
+        let ends = self.ends();
+        if self.positional.must_wait(span, ends) {
+            return self.positional.wait(offset, member);
+        }
         // The range may be a hole, or shared with another file. The repeated write finds out
         // (`RequestIo`).
         let sync_method = member.durable.then(|| self.sync_method(false));
         let id = self.next_id();
-        self.positional.send(id, vec![(span, member)], sync_method, out);
+        self.positional.send(id, vec![(span, member)], sync_method, ends, out);
+        self.pad();
+    }
+
+    fn ends(&self) -> Ends {
+        let (sizes, grows) = (self.sizes, self.space.grower_running);
+        Ends { written: sizes.written, physical: sizes.physical, grows }
+    }
+
+    /// Records that a write in flight moves i_size to the end of the last unit.
+    fn pad(&mut self) {
+        if self.positional.pads() {
+            self.sizes.grow_to(self.sizes.written.next_multiple_of(self.props.offset_unit));
+        }
     }
 
     /// Submits the writes of a cohort: their leader is awake.
@@ -76,14 +102,24 @@ impl<T: Clone + PartialEq> Core<T> {
         out: &mut Outbox<T>,
     ) {
         let done = self.positional.complete(id);
+        if done.pads && result.is_err() {
+            // The engine took that back.
+            self.sizes.take_back_to(self.sizes.written);
+        }
         match result {
             Err(_) if done.members.len() > 1 && !self.wedged() => {
                 // One of them failed, and the kernel does not say which. Each is repeated, to fail
-                // alone.
+                // alone. One that shares a unit with the one before waits for it.
+                let ends = self.ends();
                 for (span, member) in done.members {
-                    let id = self.next_id();
-                    self.positional.send(id, vec![(span, member)], done.sync_method, out);
+                    if self.positional.touches(span) || self.positional.must_wait(span, ends) {
+                        self.positional.hold_up(span.start, member);
+                    } else {
+                        let id = self.next_id();
+                        self.positional.send(id, vec![(span, member)], done.sync_method, ends, out);
+                    }
                 }
+                self.pad();
             }
             result => {
                 let synced = done.sync_method == Some(SyncMethod::Dsync);

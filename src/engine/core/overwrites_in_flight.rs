@@ -1,11 +1,11 @@
 //! Overwrites in flight, and those that wait.
 //!
-//! A write waits while it overlaps one that is in flight or waits itself. So two overlapping writes
-//! are never in flight together. A write also waits for its cohort, so that adjacent ones share a
-//! request. A release submits waiting writes, lowest offset first. It follows each completed
-//! request, and each leader that is awake.
+//! A part of a unit is written with the rest of it. So a write waits while it shares a unit with
+//! one that is in flight or waits itself. A write also waits for its cohort, so that adjacent ones
+//! share a request. A release submits waiting writes, lowest offset first. It follows each
+//! completed request, and each leader that is awake.
 
-use super::{Member, Outbox, Request, Work};
+use super::{Fill, Member, Outbox, Request, SmallVec1, Work};
 use crate::error::ErrorKind;
 use crate::rules::flush::SyncMethod;
 use crate::rules::merge::{self, Limits, Refusal, Refusals, Span};
@@ -14,9 +14,28 @@ use crate::rules::merge::{self, Limits, Refusal, Refusals, Span};
 #[derive(Debug)]
 pub(super) struct InFlight<T> {
     id: u64,
+    /// In whole units.
     span: Span,
     pub members: Vec<(Span, Member<T>)>,
     pub sync_method: Option<SyncMethod>,
+    /// It moves i_size to the end of its last unit.
+    pub pads: bool,
+}
+
+/// The ends of the file for a write below them: of the data, and of the space.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    pub written: u64,
+    pub physical: u64,
+    /// The grower is at work, which moves i_size.
+    pub grows: bool,
+}
+
+impl Ends {
+    /// Whether a write of these units moves i_size.
+    fn are_passed_by(&self, units: Span) -> bool {
+        units.end > self.physical
+    }
 }
 
 /// A write that waits.
@@ -31,19 +50,19 @@ struct Waiting<T> {
 /// The overwrites of one file.
 #[derive(Debug)]
 pub(super) struct Positional<T> {
+    /// Length in bytes: a write replaces whole ones.
+    unit: u64,
     in_flight: Vec<InFlight<T>>,
     waiting: Vec<Waiting<T>>,
     /// The writes of a cohort, until its leader is awake.
     held: Vec<Waiting<T>>,
 }
 
-impl<T> Default for Positional<T> {
-    fn default() -> Self {
-        Self { in_flight: Vec::new(), waiting: Vec::new(), held: Vec::new() }
-    }
-}
-
 impl<T: Clone> Positional<T> {
+    pub fn new(unit: u64) -> Self {
+        Self { unit, in_flight: Vec::new(), waiting: Vec::new(), held: Vec::new() }
+    }
+
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -80,9 +99,30 @@ impl<T: Clone> Positional<T> {
         self.in_flight.iter().map(|request| &request.span).chain(waiting)
     }
 
-    /// Whether any of them overlaps `span`.
+    /// Whether any of them shares a unit with `span`.
     pub fn touches(&self, span: Span) -> bool {
-        self.others().any(|other| other.overlaps(&span))
+        let units = span.whole(self.unit);
+        self.others().any(|other| other.overlaps(&units))
+    }
+
+    /// Whether a write must wait for the grower: both move i_size.
+    pub fn must_wait(&self, span: Span, ends: Ends) -> bool {
+        ends.grows && ends.are_passed_by(span.whole(self.unit))
+    }
+
+    /// Lets no write of these bytes go while request `id` is in flight: an extending request that
+    /// begins below the end of the file.
+    pub fn occupy(&mut self, id: u64, span: Span) {
+        let span = span.whole(self.unit);
+        let (members, sync_method, pads) = (Vec::new(), None, false);
+        self.in_flight.push(InFlight { id, span, members, sync_method, pads });
+    }
+
+    /// Ends the occupation by request `id`. Returns whether there was one.
+    pub fn vacate(&mut self, id: u64) -> bool {
+        let before = self.in_flight.len();
+        self.in_flight.retain(|request| request.id != id);
+        self.in_flight.len() < before
     }
 
     /// Submits `members`, which are adjacent, as request `id`.
@@ -91,22 +131,26 @@ impl<T: Clone> Positional<T> {
         id: u64,
         members: Vec<(Span, Member<T>)>,
         sync_method: Option<SyncMethod>,
+        ends: Ends,
         out: &mut Outbox<T>,
     ) {
         let span = Span { start: members[0].0.start, end: members[members.len() - 1].0.end };
         let segments = members.iter().map(|(_, member)| member.segment).collect();
         let owner = members[0].1.token.clone();
+        let units = span.whole(self.unit);
+        let pads = ends.are_passed_by(units);
         let work = Work::Write {
             segments,
             offset: span.start,
             head: 0,
             sync_method,
-            extends: None,
-            records: false,
+            extends: pads.then_some(ends.written),
+            fill: Fill::Kept(ends.written),
+            edges: SmallVec1::new(),
             composed: None,
         };
         out.requests.push(Request { id, owner, work });
-        self.in_flight.push(InFlight { id, span, members, sync_method });
+        self.in_flight.push(InFlight { id, span: units, members, sync_method, pads });
     }
 
     /// Removes request `id`, which has completed.
@@ -115,10 +159,12 @@ impl<T: Clone> Positional<T> {
         self.in_flight.swap_remove(index.expect("a request comes back once"))
     }
 
-    /// Submits, merged, the waiting writes that overlap nothing in flight.
+    /// Submits, merged, the waiting writes that share no unit with one in flight. One that moves
+    /// i_size waits for the grower.
     pub fn release(
         &mut self,
         limits: Limits,
+        ends: Ends,
         next_id: &mut u64,
         refusals: &mut Refusals,
         out: &mut Outbox<T>,
@@ -130,7 +176,8 @@ impl<T: Clone> Positional<T> {
             let run: Vec<_> = waiting.by_ref().take(count).collect();
             let crossed =
                 |other: &InFlight<T>| run.iter().any(|write| write.span.overlaps(&other.span));
-            if self.in_flight.iter().any(crossed) {
+            let waits = self.must_wait(run[run.len() - 1].span, ends);
+            if waits || self.in_flight.iter().any(crossed) {
                 run.iter()
                     .filter(|write| !write.held_up)
                     .for_each(|_| refusals.count(Refusal::Order));
@@ -142,8 +189,13 @@ impl<T: Clone> Positional<T> {
             *next_id += 1;
             let members: Vec<_> = run.into_iter().map(|write| (write.span, write.member)).collect();
             let durable = members.iter().any(|(_, member)| member.durable);
-            self.send(*next_id, members, durable.then_some(SyncMethod::SharedFlush), out);
+            self.send(*next_id, members, durable.then_some(SyncMethod::SharedFlush), ends, out);
         }
+    }
+
+    /// Whether a write in flight moves i_size to the end of its last unit.
+    pub fn pads(&self) -> bool {
+        self.in_flight.iter().any(|request| request.pads)
     }
 
     /// Fails all waiting writes.

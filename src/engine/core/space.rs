@@ -39,7 +39,8 @@ impl<T: Clone + PartialEq> Core<T> {
             true => self.in_flight == 0,
             false => space.need.is_some() || (extending && low),
         };
-        space.prepared.is_some() && !space.paused && self.stopped.is_none() && has_cause
+        let may_run = !space.paused && self.stopped.is_none() && !self.positional.pads();
+        space.prepared.is_some() && may_run && has_cause
     }
 
     /// Whether the file has the space that it is expected to need.
@@ -125,6 +126,7 @@ impl<T: Clone + PartialEq> Core<T> {
             }
         }
         self.space.grower_running = false;
+        self.release_overwrites(out);
         None
     }
 
@@ -293,11 +295,13 @@ impl<T: Clone + PartialEq> Core<T> {
         let end_of_file = self.end_of_file();
         let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
-        let unit = self.props.append_unit;
+        let [append_unit, offset_unit] = [Target::End, Target::At(0)].map(|at| self.unit_of(at));
         let is_refused = |place: Target, len: u64| match place {
             // Each is judged as if it were alone: those behind a refused one move to lower offsets.
-            Target::End => at_the_end && (end_of_file + len).next_multiple_of(unit) >= need.least,
-            Target::At(offset) => offset + len >= need.least,
+            Target::End => {
+                at_the_end && (end_of_file + len).next_multiple_of(append_unit) >= need.least
+            }
+            Target::At(offset) => (offset + len).next_multiple_of(offset_unit) >= need.least,
         };
         for group in &mut self.waiting {
             let (refused, kept): (SmallVec1<_>, _) = group

@@ -31,7 +31,7 @@ pub(super) struct Pending {
     pub bytes: u64,
     /// Progress of a read, and memory that the kernel may be filling for it.
     pub reading: Option<Reading>,
-    /// Its entry at the gate while it is submitted and not finished. None for a device.
+    /// Its entry at the gate while it is submitted and not finished.
     pub stay: Option<InFlightTicket>,
     /// The read-only handle of a read that uses a writer's engine.
     pub reader: Option<Reader>,
@@ -266,9 +266,6 @@ impl Driver {
         let operation = &mut self.operations.pending[number];
         let file = &mut self.files[operation.file];
         let gate = &file.engine.gate;
-        if file.engine.is_device {
-            return true;
-        }
         while !file.shuts_out {
             operation.stay = gate.try_enter();
             if operation.stay.is_some() {

@@ -3,9 +3,9 @@
 use super::Driver;
 use super::transfers::{Purpose, Running};
 use crate::backend::ring::Io;
-use crate::buffer::Segment;
-use crate::engine::core::{Core, Outbox, Request, Work};
-use crate::engine::io::{part_of, space_for};
+use crate::buffer::{Buffer, Segment};
+use crate::engine::core::{Core, Edge, Outbox, Request, Work};
+use crate::engine::io::{RequestIo, part_of, space_for};
 use crate::engine::process::{Ended, FileSystems};
 use crate::engine::token::Token;
 use crate::engine::waiter::{Task, Wakeup};
@@ -62,6 +62,32 @@ impl Driver {
         }
     }
 
+    /// Begins to read the block, before the request is packed.
+    fn read_edge(&mut self, file: usize, request: Request<Token>, (start, len): (u64, u64)) {
+        let attached = &mut self.files[file];
+        attached.outstanding += 1;
+        let edge = Edge { start, memory: Buffer::zeroed(len as usize), read: 0 };
+        let transfer = RequestIo::of_read(len, attached.engine.alignment.offset);
+        self.run(Running::new(file, Purpose::Edge(request, edge), transfer));
+    }
+
+    fn on_edge_read(
+        &mut self,
+        file: usize,
+        mut request: Request<Token>,
+        edge: Edge,
+        result: io::Result<u64>,
+    ) {
+        match (result, &mut request.work) {
+            (Ok(read), Work::Write { edges, .. }) => {
+                self.files[file].outstanding -= 1;
+                edges.push(Edge { read, ..edge });
+                self.begin_in_turn(file, Turn::Alone, request);
+            }
+            (result, _) => self.end_request(file, request, result.map(drop)),
+        }
+    }
+
     /// Begins the flushes of several files, or lets them wait for a shared one. Durable writes in
     /// flight are about to need a flush as well.
     pub(super) fn share(&mut self, flushes: Vec<(usize, Request<Token>)>) {
@@ -97,6 +123,9 @@ impl Driver {
     pub(super) fn begin_in_turn(&mut self, file: usize, turn: Turn, mut request: Request<Token>) {
         let attached = &mut self.files[file];
         let engine = &attached.engine;
+        if let Some(edge) = engine.missing_edge(&request.work) {
+            return self.read_edge(file, request, edge);
+        }
         match engine.begin_request(&mut request.work, turn) {
             Ok(Begun::Superseded) => self.tasks.share_later(file, request),
             Ok(Begun::Without) if matches!(request.work, Work::Flush) => {
@@ -121,7 +150,7 @@ impl Driver {
 
     /// Begins the next call of a transfer.
     fn go_on(&mut self, id: usize) {
-        let Running { file, purpose, transfer, .. } = self.transfers.get(id);
+        let Running { file, purpose, transfer, .. } = self.transfers.get_mut(id);
         let (part, dsync) = (transfer.part(), transfer.dsync());
         let file = &self.files[*file];
         if let Purpose::Request(Request { work: Work::Write { offset, .. }, .. }, _) = purpose
@@ -132,6 +161,10 @@ impl Driver {
         }
         let io = match purpose {
             Purpose::Request(_, Begun::Shared(..)) => return self.commit(id),
+            Purpose::Edge(_, Edge { start, memory, .. }) => {
+                let into = Segment::of_mut(&mut memory[part.start as usize..]);
+                Io::Read { into: smallvec![into], offset: *start + part.start }
+            }
             Purpose::Request(request, _) => io_of(&request.work, &part, dsync),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations.pending[*number];
@@ -165,6 +198,7 @@ impl Driver {
         let engine = &self.files[file].engine;
         match purpose {
             Purpose::Operation(number) => self.on_transferred(number, result),
+            Purpose::Edge(request, edge) => self.on_edge_read(file, request, edge, result),
             Purpose::Request(request, begun) => {
                 let result = result.map(drop);
                 match (engine.end_flush(&request.work, begun, &result), result) {

@@ -10,7 +10,7 @@ use crate::backend::uring::Uring;
 use crate::buffer::Pool;
 use crate::engine::Begun;
 use crate::engine::abort::AbortOnPanic;
-use crate::engine::core::{Request, Work};
+use crate::engine::core::{Edge, Request, Work};
 use crate::engine::io::RequestIo;
 use crate::engine::token::Token;
 use crate::rules::flush::SyncMethod;
@@ -40,6 +40,8 @@ pub(super) enum Purpose {
     Operation(usize),
     /// A request of the core, with the flush that it is or carries.
     Request(Request<Token>, Begun),
+    /// The read of a block that a request of the core writes in part.
+    Edge(Request<Token>, Edge),
 }
 
 impl Running {
@@ -131,6 +133,10 @@ impl Transfers {
 
     pub fn get(&self, id: usize) -> &Running {
         &self.running[id]
+    }
+
+    pub fn get_mut(&mut self, id: usize) -> &mut Running {
+        &mut self.running[id]
     }
 
     pub fn remove(&mut self, id: usize) -> Running {

@@ -568,13 +568,16 @@ impl Writer {
         }
     }
 
-    /// The range of a positional write: around the last block.
+    /// The range of a positional write: around the last block, in bytes or in whole sectors.
     fn place(&mut self) -> (u64, u64) {
-        let len = self.handles[0].len().expect("no reader") / SECTOR;
-        let beyond = if self.positional { self.random.u64(..12) } else { 0 };
-        let place = (len + beyond).saturating_sub(self.random.u64(1..20));
-        let most = if self.positional { 20 } else { len.saturating_sub(place).min(20) };
-        (place * SECTOR, if most == 0 { 0 } else { self.random.u64(1..=most) * SECTOR })
+        let len = self.handles[0].len().expect("no reader");
+        let beyond = if self.positional { self.random.u64(..12 * SECTOR) } else { 0 };
+        let place = (len + beyond).saturating_sub(self.random.u64(1..20 * SECTOR));
+        let most = 20 * SECTOR;
+        let most = if self.positional { most } else { len.saturating_sub(place).min(most) };
+        let bytes = if most == 0 { 0 } else { self.random.u64(1..=most) };
+        let unit = if self.random.bool() { SECTOR } else { 1 };
+        (place / unit * unit, bytes / unit * unit)
     }
 
     fn call(&mut self) {
@@ -600,8 +603,10 @@ impl Writer {
                     return;
                 }
                 let number = lock(&self.shared.bytes).begin(len, Some(place));
-                let data = Buffer::from(&record(number, 0..len)[..]);
-                let result = self.handles[usize::from(durable)].write_at(&data, place);
+                let skip = [0, self.random.usize(..SECTOR_BYTES)][self.random.usize(..2)];
+                let mut memory = Buffer::zeroed(skip + len as usize);
+                memory[skip..].copy_from_slice(&record(number, 0..len));
+                let result = self.handles[usize::from(durable)].write_at(&memory[skip..], place);
                 self.answered(number, durable, result.as_ref().map(|()| place));
             }
             8 => {
