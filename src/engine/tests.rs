@@ -133,7 +133,7 @@ fn props(prepared: Option<Prepared>) -> FileProps {
         identity: SELF,
         limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
         append_unit: BLOCK_BYTES,
-        offset_unit: BLOCK_BYTES,
+        offset_unit: 512,
         is_device: false,
         writes_through: false,
         without_journal: false,
