@@ -45,6 +45,7 @@ use crate::rules::flush::{Reach, SyncMethod, Turn};
 use crate::rules::growth::{GrowthConfig, Planner};
 use crate::rules::marker::{Marker, Prepared};
 use crate::rules::merge::{self, Refusals, Span};
+use crate::rules::pack::{self, Shape};
 use crate::rules::policy::Growth;
 use crate::rules::recovery::Recovery;
 use crate::stats::{Counters, Stats, count};
@@ -297,7 +298,7 @@ impl Engine {
             () if is_apart
                 && !extends
                 && !self.writes_parts()
-                && is_whole(data, offset, self.alignment)
+                && self.needs_no_packing(data, offset)
                 && !self.flushes_each_write
                 && (!durable || self.writes_through) =>
             {
@@ -305,6 +306,12 @@ impl Engine {
             }
             () => Ok(Course::Core(Dio::Write(Segment::of(data), offset))),
         }
+    }
+
+    /// Whether the kernel takes the write as it is.
+    fn needs_no_packing(&self, data: &[u8], offset: u64) -> bool {
+        let Alignment { memory, offset: block, .. } = self.alignment;
+        pack::fits(offset, [(data.as_ptr().addr(), data.len() as u64)], Shape { block, memory })
     }
 
     // --- begin and close -------------------------------------------------------------------------
@@ -584,11 +591,6 @@ impl Engine {
         }
     }
 
-    /// The block to read before a request begins, as [`Packer::missing_edge`].
-    fn missing_edge(&self, work: &Work) -> Option<(u64, u64)> {
-        self.packer.missing_edge(work)
-    }
-
     fn make_ready(&self, work: &mut Work, turn: Turn) -> Result<(), Failure> {
         let len = work.len();
         match work {
@@ -815,11 +817,4 @@ enum Course {
     Direct(u64),
     /// Through the core.
     Core(Dio),
-}
-
-/// Whether the kernel takes the write as it is: memory, offset and length are aligned.
-fn is_whole(data: &[u8], offset: u64, alignment: Alignment) -> bool {
-    (data.as_ptr().addr() as u64).is_multiple_of(alignment.memory)
-        && offset.is_multiple_of(alignment.offset)
-        && (data.len() as u64).is_multiple_of(alignment.offset)
 }

@@ -116,17 +116,17 @@ impl Packer {
     /// The start and length in bytes of a block to read before a positional write is packed. None
     /// if the write has all that it needs.
     pub fn missing_edge(&self, work: &Work) -> Option<(u64, u64)> {
-        let Work::Write { segments, offset, fill: fill @ Fill::Kept(_), edges, .. } = work else {
+        let Work::Write { offset, fill: fill @ Fill::Kept(_), edges, .. } = work else {
             return None;
         };
         let (Shape { block, .. }, kept_to) = self.shape_of(*fill, *offset);
-        let end = *offset + segments.iter().map(Segment::len).sum::<u64>();
+        let end = *offset + work.len();
         let span = Span { start: *offset, end }.whole(block);
         let ends = [(*offset > span.start, span.start), (end < span.end, span.end - block)];
         let missing =
             |start: &u64| *start < kept_to && !edges.iter().any(|edge: &Edge| edge.start == *start);
-        let parts = ends.into_iter().filter_map(|(is_part, start)| is_part.then_some(start));
-        parts.into_iter().find(missing).map(|start| (start, block))
+        let mut parts = ends.into_iter().filter_map(|(is_part, start)| is_part.then_some(start));
+        parts.find(missing).map(|start| (start, block))
     }
 
     /// The units of a write at `offset`, and the end of what stays around it.

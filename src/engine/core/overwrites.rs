@@ -62,14 +62,24 @@ impl<T: Clone + PartialEq> Core<T> {
             self.refusals.count(Refusal::Order);
             return self.positional.hold_up(offset, member);
         }
-        let ends = self.ends();
-        if self.positional.must_wait(span, ends) {
+        if self.positional.must_wait(span, self.ends()) {
             return self.positional.wait(offset, member);
         }
         // The range may be a hole, or shared with another file. The repeated write finds out
         // (`RequestIo`).
         let sync_method = member.durable.then(|| self.sync_method(false));
-        let id = self.next_id();
+        self.send_alone(span, member, sync_method, out);
+    }
+
+    /// Submits a write as a request of its own.
+    fn send_alone(
+        &mut self,
+        span: Span,
+        member: Member<T>,
+        sync_method: Option<SyncMethod>,
+        out: &mut Outbox<T>,
+    ) {
+        let (id, ends) = (self.next_id(), self.ends());
         self.positional.send(id, vec![(span, member)], sync_method, ends, out);
         self.pad();
     }
@@ -110,16 +120,14 @@ impl<T: Clone + PartialEq> Core<T> {
             Err(_) if done.members.len() > 1 && !self.wedged() => {
                 // One of them failed, and the kernel does not say which. Each is repeated, to fail
                 // alone. One that shares a unit with the one before waits for it.
-                let ends = self.ends();
                 for (span, member) in done.members {
-                    if self.positional.touches(span) || self.positional.must_wait(span, ends) {
+                    let must_wait = self.positional.must_wait(span, self.ends());
+                    if must_wait || self.positional.touches(span) {
                         self.positional.hold_up(span.start, member);
                     } else {
-                        let id = self.next_id();
-                        self.positional.send(id, vec![(span, member)], done.sync_method, ends, out);
+                        self.send_alone(span, member, done.sync_method, out);
                     }
                 }
-                self.pad();
             }
             result => {
                 let synced = done.sync_method == Some(SyncMethod::Dsync);

@@ -123,7 +123,7 @@ impl Driver {
     pub(super) fn begin_in_turn(&mut self, file: usize, turn: Turn, mut request: Request<Token>) {
         let attached = &mut self.files[file];
         let engine = &attached.engine;
-        if let Some(edge) = engine.missing_edge(&request.work) {
+        if let Some(edge) = engine.packer.missing_edge(&request.work) {
             return self.read_edge(file, request, edge);
         }
         match engine.begin_request(&mut request.work, turn) {
