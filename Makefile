@@ -73,6 +73,7 @@ check:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
 	RUSTFLAGS='--cfg loom' cargo check --package dioxide-io --lib --profile test --target-dir target/loom
+	RUSTFLAGS='--cfg fuzzing' cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
 	scripts/mutate --check
 	scripts/prose --self-test
 	scripts/prose

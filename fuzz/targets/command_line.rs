@@ -2,7 +2,7 @@
 #![no_main]
 
 #[path = "../../crates/dioxide-cli/src/args/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod args;
 #[path = "../../crates/dioxide-cli/src/sizes.rs"]
 #[allow(dead_code)]

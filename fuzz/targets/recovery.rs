@@ -29,8 +29,9 @@ fuzz_target!(|left: Left| check(&left));
 fn check(left: &Left) {
     let block = 1 << (9 + u32::from(left.block_bits) % (BLOCK_BITS_MAX - 8));
     // Numbers near each other collide more often; distant ones stay possible.
-    let place =
-        |number: u64| if number % 8 == 0 { number } else { (number >> 3) % 256 * block / 2 };
+    let place = |number: u64| {
+        if number.is_multiple_of(8) { number } else { (number >> 3) % 256 * block / 2 }
+    };
     let this = Identity { inode: 1, birth_time: (1, 1) };
     let marker = Marker {
         identity: if left.own { this } else { Identity { inode: 2, ..this } },

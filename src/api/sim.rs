@@ -560,6 +560,35 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_failed_append_never_return() {
+        for seed in 0..16 {
+            for members in 0..4 {
+                let disk = Disk::new(seed);
+                let names = ["a", "b", "c"];
+                let open = |disk: &Disk| match members {
+                    0 => disk.open(log().growth(Growth::None), "log").unwrap(),
+                    _ => disk
+                        .open_striped(log().growth(Growth::None), &names[..members], 4096)
+                        .unwrap(),
+                };
+                let file = open(&disk);
+                file.append(&[1; 700]).unwrap();
+                file.set_len(700).unwrap();
+                disk.fail(Call::Write, 0, libc::EIO);
+                file.append(&[2; 3000]).unwrap_err();
+                file.set_len(700).unwrap();
+                file.append(&[3; 300]).unwrap();
+                for _ in 0..16 {
+                    let after = open(&disk.crash());
+                    let mut content = Buffer::zeroed(after.len().unwrap() as usize);
+                    after.read_at(&mut content, 0).unwrap();
+                    assert!(!content.contains(&2), "seed {seed}, {members} members");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_file_that_keeps_nothing_grows_and_ends_like_any_other() {
         const THREADS: u64 = 8;
         const EACH: u64 = 2000;

@@ -306,7 +306,7 @@ impl Striped {
     pub fn begin_writing(&self) -> io::Result<()> {
         let Some(files) = &self.files else { return Ok(()) };
         let len = files.physical.load(Ordering::Acquire);
-        self.truncate_durably(len)?;
+        self.correct_sizes_durably(len)?;
         self.note(HeaderState::Open(len))
     }
 
@@ -332,7 +332,7 @@ impl Striped {
         }
         self.on_all(|member| flushed(|| member.sync_all()))?;
         if self.files.is_some() {
-            self.truncate_durably(0)?;
+            self.correct_sizes_durably(0)?;
         }
         self.write_header(self.header, state)?;
         flushed(|| self.members[0].sync_all())
@@ -365,8 +365,17 @@ impl Striped {
         self.members.iter().map(|member| member.physical_size()).collect()
     }
 
-    /// Sets each member to its size in a file of `len` bytes. Returns whether a size changed.
-    fn truncate_members(&self, len: u64) -> io::Result<bool> {
+    /// Truncates each member to its size in a file of `len` bytes. A member that has this size may
+    /// hold data of a failed write behind EOF, so it is truncated as well.
+    fn truncate_members(&self, len: u64) -> io::Result<()> {
+        for (number, member) in self.members.iter().enumerate() {
+            uninterrupted(|| member.truncate(self.map.size_of(number, len)))?;
+        }
+        Ok(())
+    }
+
+    /// Truncates only the members of another size. Returns whether there was one.
+    fn correct_sizes(&self, len: u64) -> io::Result<bool> {
         let mut changed = false;
         for (number, member) in self.members.iter().enumerate() {
             let size = self.map.size_of(number, len);
@@ -378,9 +387,9 @@ impl Striped {
         Ok(changed)
     }
 
-    /// Like `truncate_members`, and makes the changes durable.
-    fn truncate_durably(&self, len: u64) -> io::Result<()> {
-        if self.truncate_members(len)? {
+    /// Like `correct_sizes`, and makes the changes durable.
+    fn correct_sizes_durably(&self, len: u64) -> io::Result<()> {
+        if self.correct_sizes(len)? {
             self.on_all(|member| flushed(|| member.sync_all()))?;
         }
         Ok(())
@@ -655,7 +664,7 @@ impl Backend for Striped {
             // A failed growth may have left space on one member. The length does not show it until
             // the members before it grow as well: then the file would be longer than its marker
             // announces.
-            self.truncate_members(files.physical.load(Ordering::Acquire))?;
+            self.correct_sizes(files.physical.load(Ordering::Acquire))?;
         }
         let before = self.sizes()?;
         let start = self.files.as_ref().map_or(start, |files| {
@@ -797,7 +806,7 @@ impl Backend for Striped {
             let why = format!("it has {physical} bytes, of which another program has left {len}");
             return Err(io::Error::other(ErrorKind::ModifiedExternally(why)));
         }
-        self.truncate_durably(len)?;
+        self.correct_sizes_durably(len)?;
         *files.floor.lock() = None;
         self.note(HeaderState::Closed(len))
     }
