@@ -60,8 +60,10 @@ pub use api::image;
 pub use api::options::OpenOptions;
 pub use api::queue::{Full, Queue, QueueOptions, Reaped};
 pub use api::reactor::{LocalReactor, Reactor};
+pub use api::replace::{copy, copy_with_progress, replace};
 #[cfg(any(test, feature = "sim"))]
 pub use api::sim;
+pub use api::stream::{Reader, Writer};
 pub use api::sync_all::sync_all;
 pub use buffer::Buffer;
 pub use engine::queue::Completion;

@@ -2,6 +2,7 @@
 //! write.
 
 use crate::api::options::OpenOptions;
+use crate::buffer::Buffer;
 use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
 use crate::error::{ErrorKind, Operation, Result};
@@ -11,7 +12,10 @@ use crate::rules::policy::Growth;
 use crate::rules::recovery::Recovery;
 use crate::stats::Stats;
 use crate::sys::probe::Alignment;
+use std::borrow::Cow;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -174,6 +178,49 @@ impl File {
             FileHandle::Shared { engine, .. } => engine.read_at(into, offset),
             FileHandle::Reader(reader) => reader.read_at(into, offset),
         }
+    }
+
+    /// Appends the bytes of all slices, one behind the other, as one [`append`](Self::append).
+    ///
+    /// So a batch of records is appended as a whole, and none of other threads comes between them.
+    /// Several slices are first copied together.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub fn append_vectored(&self, slices: &[IoSlice<'_>]) -> Result<u64> {
+        self.append(&gathered(slices))
+    }
+
+    /// Writes the bytes of all slices, one behind the other, as one [`write_at`](Self::write_at).
+    /// Several slices are first copied together.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_at`](Self::write_at).
+    pub fn write_vectored_at(&self, slices: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.write_at(&gathered(slices), offset)
+    }
+
+    /// Fills the slices one after the other, as one [`read_at`](Self::read_at). Returns the number
+    /// of bytes read. Several slices are filled by a copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](Self::read_at).
+    pub fn read_vectored_at(&self, slices: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        if let [into] = slices {
+            return self.read_at(into, offset);
+        }
+        let mut bytes = Buffer::zeroed(slices.iter().map(|slice| slice.len()).sum());
+        let read = self.read_at(&mut bytes, offset)?;
+        let mut left = &bytes[..read];
+        for slice in slices {
+            let (here, rest) = left.split_at(left.len().min(slice.len()));
+            slice[..here.len()].copy_from_slice(here);
+            left = rest;
+        }
+        Ok(read)
     }
 
     /// Makes everything stable that was acknowledged before the call, through any handle of the
@@ -428,6 +475,19 @@ impl File {
     }
 }
 
+/// The bytes of all slices in one piece.
+fn gathered<'a>(slices: &'a [IoSlice<'_>]) -> Cow<'a, [u8]> {
+    match slices {
+        [] => Cow::Borrowed(&[]),
+        [one] => Cow::Borrowed(one),
+        _ => {
+            let mut bytes = Vec::with_capacity(slices.iter().map(|slice| slice.len()).sum());
+            slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+            Cow::Owned(bytes)
+        }
+    }
+}
+
 fn leave(inner: FileHandle) -> Result<()> {
     match inner {
         FileHandle::Shared { engine, process, key, .. } => {
@@ -449,6 +509,18 @@ impl Drop for File {
             Err(error) if *error.kind() != ErrorKind::Forked => log::error!("dioxide: {error}"),
             _ => {}
         }
+    }
+}
+
+/// For generic code: `read_exact_at` and `write_all_at` among others. A write is never short.
+impl FileExt for File {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(File::read_at(self, into, offset)?)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        File::write_at(self, data, offset)?;
+        Ok(data.len())
     }
 }
 

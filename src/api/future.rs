@@ -13,6 +13,7 @@ use crate::sync::{Mutex, spawn};
 use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::pin::Pin;
@@ -92,7 +93,8 @@ impl AsyncFile {
 
     /// Appends `data`, as [`File::append`]; ready with its offset in bytes.
     pub fn append<M: AsRef<[u8]> + Send + 'static>(&self, data: M) -> Transfer<'_, M> {
-        Transfer::new(self, OpKind::Append, data, Some(|data| Segment::of(data.as_ref())))
+        let bytes = |data: &mut M| Segment::of(data.as_ref());
+        Transfer(TransferOf::new(self, OpKind::Append, data, Some(bytes)))
     }
 
     /// Writes `data` at `offset`, as [`File::write_at`]; ready with its length in bytes.
@@ -101,7 +103,7 @@ impl AsyncFile {
         data: M,
         offset: u64,
     ) -> Transfer<'_, M> {
-        Transfer::new(self, OpKind::Write(offset), data, Some(|data| Segment::of(data.as_ref())))
+        Transfer(TransferOf::write_at(self, data, offset))
     }
 
     /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read. A
@@ -112,12 +114,12 @@ impl AsyncFile {
         into: M,
         offset: u64,
     ) -> Transfer<'_, M> {
-        Transfer::new(self, OpKind::Read(offset), into, Some(|into| Segment::of_mut(into.as_mut())))
+        Transfer(TransferOf::read_at(self, into, offset))
     }
 
     /// Makes everything stable that finished before the first poll, as [`File::sync_data`].
     pub fn sync_data(&self) -> SyncData<'_> {
-        SyncData(Transfer::new(self, OpKind::Sync, (), None))
+        SyncData(Transfer(TransferOf::new(self, OpKind::Sync, (), None)))
     }
 
     /// Makes everything stable that finished in these files before the first poll, as
@@ -200,8 +202,11 @@ impl From<File> for AsyncFile {
 /// An append, a write or a read of an [`AsyncFile`]. Ready with the result, as in
 /// [`Completion`](crate::Completion), and the memory. See [`AsyncFile`] for the effect of a drop.
 #[must_use = "nothing begins before it is polled"]
-pub struct Transfer<'a, M> {
-    file: &'a AsyncFile,
+pub struct Transfer<'a, M>(TransferOf<&'a AsyncFile, M>);
+
+/// A transfer of a file that it borrows or owns.
+pub(crate) struct TransferOf<F: Deref<Target = AsyncFile>, M> {
+    file: F,
     what: OpKind,
     /// Returns the bytes of the memory that the operation uses.
     bytes: Option<fn(&mut M) -> Segment>,
@@ -216,14 +221,23 @@ enum Progress<M> {
     Over,
 }
 
-impl<'a, M: Send + 'static> Transfer<'a, M> {
-    fn new(
-        file: &'a AsyncFile,
-        what: OpKind,
-        memory: M,
-        bytes: Option<fn(&mut M) -> Segment>,
-    ) -> Self {
+impl<F: Deref<Target = AsyncFile>, M: Send + 'static> TransferOf<F, M> {
+    fn new(file: F, what: OpKind, memory: M, bytes: Option<fn(&mut M) -> Segment>) -> Self {
         Self { file, what, bytes, progress: Progress::Unpolled(memory) }
+    }
+
+    pub fn write_at(file: F, data: M, offset: u64) -> Self
+    where
+        M: AsRef<[u8]>,
+    {
+        Self::new(file, OpKind::Write(offset), data, Some(|data| Segment::of(data.as_ref())))
+    }
+
+    pub fn read_at(file: F, into: M, offset: u64) -> Self
+    where
+        M: AsMut<[u8]>,
+    {
+        Self::new(file, OpKind::Read(offset), into, Some(|into| Segment::of_mut(into.as_mut())))
     }
 
     /// The call that prepares the file, if the operation needs it.
@@ -261,7 +275,10 @@ fn take_memory<M>(slot: &Slot<Kept<M>>) -> M {
     unsafe { slot.take_memory() }
 }
 
-impl<M: Send + 'static> Future for Transfer<'_, M> {
+// Nothing in it is pinned: lent memory lies elsewhere, and a file is only referred to.
+impl<F: Deref<Target = AsyncFile>, M> Unpin for TransferOf<F, M> {}
+
+impl<F: Deref<Target = AsyncFile>, M: Send + 'static> Future for TransferOf<F, M> {
     type Output = (Result<u64>, M);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -300,10 +317,7 @@ impl<M: Send + 'static> Future for Transfer<'_, M> {
     }
 }
 
-// Nothing in it is pinned: lent memory lies elsewhere.
-impl<M> Unpin for Transfer<'_, M> {}
-
-impl<M> Drop for Transfer<'_, M> {
+impl<F: Deref<Target = AsyncFile>, M> Drop for TransferOf<F, M> {
     fn drop(&mut self) {
         let Progress::Listed(slot) = &self.progress else { return };
         if self.file.handle().is_current() && slot.give_up() {
@@ -313,9 +327,17 @@ impl<M> Drop for Transfer<'_, M> {
     }
 }
 
+impl<M: Send + 'static> Future for Transfer<'_, M> {
+    type Output = (Result<u64>, M);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
 impl<M> fmt::Debug for Transfer<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("what", &self.what).finish_non_exhaustive()
+        f.debug_struct("Transfer").field("what", &self.0.what).finish_non_exhaustive()
     }
 }
 

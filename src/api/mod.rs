@@ -6,6 +6,8 @@ pub mod image;
 pub mod options;
 pub mod queue;
 pub mod reactor;
+pub mod replace;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+pub mod stream;
 pub mod sync_all;

@@ -378,6 +378,11 @@ impl Engine {
         }
     }
 
+    /// The file systems of the file.
+    pub fn file_systems(&self) -> &FileSystems {
+        &self.fs
+    }
+
     /// Whether the engine refuses new operations.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)

@@ -1,0 +1,153 @@
+//! The window of transfers ahead of a [`Reader`](super::Reader).
+
+use super::{CHUNK_BYTES, Chunk, WINDOW, room_at, sought};
+use crate::api::future::{AsyncFile, TransferOf};
+use crate::error::Result;
+use std::collections::VecDeque;
+use std::io::{self, SeekFrom};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::{fmt, mem};
+
+/// A read in flight, or its result.
+enum Ahead {
+    Begun(TransferOf<Arc<AsyncFile>, Chunk>),
+    Ended(Result<u64>, Chunk),
+}
+
+/// The state of a reader.
+pub(super) struct Reading {
+    file: Arc<AsyncFile>,
+    position: u64,
+    /// The bytes at hand, and their offset. They contain `position`, or end there.
+    chunk: Option<(u64, Chunk)>,
+    /// The reads behind them, in order, without a gap, and their offsets.
+    ahead: VecDeque<(u64, Ahead)>,
+    /// The offset behind the last read, or `u64::MAX`: nothing is read ahead of the bytes at hand.
+    next: u64,
+    window: usize,
+    free: Vec<Chunk>,
+}
+
+impl Reading {
+    pub fn new(file: AsyncFile) -> Self {
+        let (file, ahead, free) = (Arc::new(file), VecDeque::new(), Vec::new());
+        Self { file, position: 0, chunk: None, ahead, next: 0, window: 1, free }
+    }
+
+    pub fn file(&self) -> &AsyncFile {
+        &self.file
+    }
+
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The bytes at hand from the position on.
+    pub fn filled(&self) -> &[u8] {
+        match &self.chunk {
+            Some((start, chunk)) => &chunk.as_ref()[(self.position - start) as usize..],
+            None => &[],
+        }
+    }
+
+    pub fn consume(&mut self, count: usize) {
+        assert!(count <= self.filled().len(), "more is consumed than there is");
+        self.position += count as u64;
+    }
+
+    /// Ready with the bytes at hand: none only at the end of the file.
+    pub fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        while self.filled().is_empty() {
+            if let Some((_, chunk)) = self.chunk.take() {
+                self.free.push(chunk);
+            }
+            if self.ahead.is_empty() {
+                self.next = self.position / self.unit() * self.unit();
+            }
+            self.read_ahead(context)?;
+            if !ready!(self.poll_next(context))? {
+                return Poll::Ready(Ok(&[]));
+            }
+            self.window = (self.window + 1).min(WINDOW);
+            self.read_ahead(context)?;
+        }
+        Poll::Ready(Ok(self.filled()))
+    }
+
+    /// Ready when the first read has ended. False if it has no byte at the position.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let Some((start, first)) = self.ahead.front_mut() else { return Poll::Ready(Ok(false)) };
+        if let Ahead::Begun(transfer) = first {
+            let (result, chunk) = ready!(Pin::new(transfer).poll(context));
+            *first = Ahead::Ended(result, chunk);
+        }
+        let start = *start;
+        let Some((_, Ahead::Ended(result, mut chunk))) = self.ahead.pop_front() else {
+            unreachable!("it has just ended");
+        };
+        let read = result.inspect_err(|_| self.forget())? as usize;
+        if read < mem::replace(&mut chunk.len, read) {
+            // The file ended there. Reads behind that may have found more since.
+            self.forget();
+        }
+        let has_more = start + read as u64 > self.position;
+        match has_more {
+            true => self.chunk = Some((start, chunk)),
+            false => self.free.push(chunk),
+        }
+        Poll::Ready(Ok(has_more))
+    }
+
+    /// Begins reads up to the window and to the end of the file.
+    fn read_ahead(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        while self.ahead.len() < self.window {
+            let room = room_at(self.next) as u64;
+            let left = self.file.len()?.saturating_sub(self.next);
+            if left == 0 || self.next + left <= self.position {
+                break;
+            }
+            let mut chunk = self.free.pop().unwrap_or_else(Chunk::new);
+            chunk.len = room.min(left.next_multiple_of(self.unit())) as usize;
+            let (start, len) = (self.next, chunk.len as u64);
+            let mut transfer = TransferOf::read_at(self.file.clone(), chunk, start);
+            let ahead = match Pin::new(&mut transfer).poll(context) {
+                Poll::Pending => Ahead::Begun(transfer),
+                Poll::Ready((result, chunk)) => Ahead::Ended(result, chunk),
+            };
+            self.ahead.push_back((start, ahead));
+            self.next = start + len;
+        }
+        Ok(())
+    }
+
+    /// The unit of aligned reads.
+    fn unit(&self) -> u64 {
+        self.file.file().alignment().offset.min(CHUNK_BYTES as u64)
+    }
+
+    /// Drops the reads ahead. The kernel may still fill their memory, which is theirs.
+    fn forget(&mut self) {
+        self.ahead.clear();
+        (self.next, self.window) = (u64::MAX, 1);
+    }
+
+    pub fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let to = sought(to, self.position, || self.file.len())?;
+        let at_hand = self.chunk.as_ref().map(|(start, chunk)| *start..start + chunk.len as u64);
+        if !at_hand.is_some_and(|at_hand| at_hand.contains(&to)) && to != self.position {
+            self.forget();
+            self.free.extend(self.chunk.take().map(|(_, chunk)| chunk));
+        }
+        self.position = to;
+        Ok(to)
+    }
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (file, position) = (self.file.file(), self.position);
+        f.debug_struct("Reading").field("file", file).field("position", &position).finish()
+    }
+}
