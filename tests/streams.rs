@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use dioxide::{ErrorKind, File, OpenOptions, Reader, Writer, copy, copy_with_progress, replace};
+use dioxide::{File, OpenOptions, Reader, Writer, copy, copy_with_progress, replace};
 use dioxide_testkit::lab::TestDir;
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trials};
 use std::fs;
@@ -287,8 +287,7 @@ fn a_stopped_copy_leaves_nothing(dir: TestDir) -> TrialResult {
     assert!(seen.is_sorted() && seen.iter().all(|(_, len)| *len == 4 * MIB as u64), "{seen:?}");
     assert_eq!((fs::read(dir.join("to"))?, names(&dir)?.len()), (b"old".to_vec(), 2));
     let error = copy(&*dir, dir.join("to")).expect_err("it is a directory");
-    let inner = error.get_ref().and_then(|error| error.downcast_ref::<dioxide::Error>());
-    assert!(matches!(inner.map(dioxide::Error::kind), Some(ErrorKind::Unsupported(_))), "{error}");
+    assert!(error.to_string().contains("not a regular file"), "{error}");
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::engine::handle::FileHandle;
 use crate::error::Operation;
 use crate::open::flushing;
 use crate::os_error::flushed;
+use crate::rules::policy::Growth;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::probe::parent_directory;
 use crate::text::shown;
@@ -14,7 +15,6 @@ use rustix::fs::{Gid, SeekFrom as Seek, Uid};
 use std::fs::{self, Metadata, Permissions};
 use std::io::{self, BufRead, Seek as _, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub fn replace<T>(
     path: impl AsRef<Path>,
     write: impl FnOnce(&mut Writer) -> io::Result<T>,
 ) -> io::Result<T> {
-    replace_like(path.as_ref(), None, OpenOptions::new(), write)
+    replace_like(path.as_ref(), None, write)
 }
 
 /// Copies a regular file, durably and by direct I/O, and returns its length in bytes. `to` is
@@ -74,18 +74,16 @@ pub fn copy_with_progress(
     to: impl AsRef<Path>,
     mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> io::Result<u64> {
-    let source = File::open(&from)?;
-    let metadata = metadata_of(&source)?;
+    let metadata = fs::metadata(&from).map_err(|error| of(from.as_ref(), error))?;
     if !metadata.is_file() {
         return Err(not_regular(from.as_ref()));
     }
+    let source = File::open(&from)?;
     let len = source.len()?;
-    let mut options = OpenOptions::new();
-    if next_data(&source, 0, len)? == Some(0..len) {
-        options.capacity(len);
-    }
     let mut reader = Reader::new(source);
-    replace_like(to.as_ref(), Some(&metadata), options, |writer| {
+    replace_like(to.as_ref(), Some(&metadata), |writer| {
+        // So no write moves EOF, and holes need nothing more.
+        writer.get_ref().set_len(len)?;
         let mut position = 0;
         while let Some(data) = next_data(reader.get_ref(), position, len)? {
             reader.seek(SeekFrom::Start(data.start))?;
@@ -105,17 +103,9 @@ pub fn copy_with_progress(
                 position += count as u64;
             }
         }
-        writer.flush()?;
-        if writer.get_ref().len()? < len {
-            writer.get_ref().set_len(len)?;
-        }
         let _ = progress(len, len);
         Ok(len)
     })
-}
-
-fn metadata_of(file: &File) -> io::Result<Metadata> {
-    fs::File::from(file.as_fd().try_clone_to_owned()?).metadata()
 }
 
 /// The first range of data at or behind `from`, up to `len`.
@@ -138,7 +128,6 @@ fn next_data(file: &File, from: u64, len: u64) -> io::Result<Option<Range<u64>>>
 fn replace_like<T>(
     path: &Path,
     like: Option<&Metadata>,
-    mut options: OpenOptions,
     write: impl FnOnce(&mut Writer) -> io::Result<T>,
 ) -> io::Result<T> {
     // A symbolic link stays. Without a file there, its name is the given one.
@@ -152,7 +141,10 @@ fn replace_like<T>(
     let mode = like.or(old.as_ref()).map(|it| it.permissions().mode() & 0o7777);
     // Declared before the writer, so that it outlives it.
     let mut temporary = Temporary::new(&path)?;
+    let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(if mode.is_some() { 0o600 } else { 0o666 });
+    // Nothing recovers this file, and most are short.
+    options.growth(Growth::None);
     let mut writer = Writer::new(options.open(&temporary.path)?);
     temporary.exists = true;
     let result = write(&mut writer)?;

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod compare;
 mod completions;
+mod copy;
 mod device;
 mod diagnose;
 mod exit;
@@ -38,6 +39,7 @@ fn main() -> std::process::ExitCode {
     let outcome = interrupt::listen().and_then(|()| match cli.command {
         args::Command::Bench(bench) => bench::run(*bench),
         args::Command::Compare(compare) => compare::run(compare),
+        args::Command::Copy(copy) => copy::run(copy),
         args::Command::Diagnose(diagnose) => diagnose::run(*diagnose),
         args::Command::History(history) => history::run(history),
         args::Command::Plot(plot) => plot::run(&plot),

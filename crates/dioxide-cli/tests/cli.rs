@@ -47,6 +47,7 @@ fn usage_errors_end_with_2() {
         "diagnose . --seconds 3",
         "diagnose --pid 1 --bs 4k",
         "recover",
+        "copy one",
         "--nonsense",
     ] {
         let output = run(line);
@@ -153,6 +154,9 @@ fn misuse_is_one_sentence() {
         (format!("diagnose {dir} --json /no/such/directory/x"), "no such directory"),
         ("diagnose --pid 4194304".into(), "there is no process 4194304"),
         ("recover /no/such/file".into(), "/no/such/file"),
+        (format!("copy /no/such/file {dir}"), "/no/such/file"),
+        (format!("copy {file} /no/such/directory/x"), "/no/such/directory"),
+        (format!("copy {dir} /no/such/x"), "not a regular file"),
     ] {
         expect_refusal(&run(&line), words);
     }
@@ -788,6 +792,24 @@ fn a_reader_that_goes_away_is_no_panic() {
     assert!(!stderr(&output).contains("panic"), "{}", stderr(&output));
     let document: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
     assert_eq!(document["results"][0]["scenario"], "sync", "what was measured is not lost");
+}
+
+#[test]
+fn copy_replaces_a_file_or_goes_into_a_directory() {
+    let dir = fresh_dir();
+    let path = |name: &str| dir.path().join(name);
+    let content: Vec<u8> = (0..3_000_001).map(|n: u32| (n % 251) as u8).collect();
+    fs::write(path("from"), &content).unwrap();
+    fs::write(path("to"), "old").unwrap();
+    fs::create_dir(path("into")).unwrap();
+    for (to, copy) in [("to", "to"), ("new", "new"), ("into", "into/from")] {
+        let line = format!("copy {} {}", path("from").display(), path(to).display());
+        let output = run(&line);
+        expect_code(&output, 0);
+        assert_eq!((stdout(&output), stderr(&output)), ("", ""));
+        assert!(fs::read(path(copy)).unwrap() == content, "{line}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "no temporary file is left");
 }
 
 #[test]

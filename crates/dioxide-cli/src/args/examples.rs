@@ -81,6 +81,10 @@ pub const PROBE: &str = "Examples:
   dioxide probe /data --for etcd --html etcd.html
       Whether the log of etcd may be there: PASS or FAIL, and a page for a ticket.";
 
+pub const COPY: &str = "Examples:
+  dioxide copy /data/file /data/copy
+      The copy is stable when the command ends.";
+
 pub const RECOVER: &str = "Examples:
   dioxide recover --dry-run records.log
       What a crash left, without a change.

@@ -73,6 +73,13 @@ pub enum Command {
     /// (too few rounds, or missing in the new run), or on errors.
     #[command(after_long_help = examples::COMPARE)]
     Compare(Compare),
+    /// Copy a file durably, by direct I/O: with large requests, and none of the page cache.
+    ///
+    /// The destination is replaced as a whole. It has its old content or the new one, also after a
+    /// crash or Ctrl-C. Holes stay holes, and the permission bits are kept. Only regular files are
+    /// copied.
+    #[command(after_long_help = examples::COPY)]
+    Copy(Copy),
     /// Show why direct I/O does not scale, for a path or a running process.
     ///
     /// With a PATH: runs a workload of plain pwrite and pread with O_DIRECT on more and more
@@ -204,6 +211,16 @@ fn parse_glob(glob: &str) -> Result<String, String> {
         _ if glob.contains(':') => Err("a pattern cannot contain a colon".into()),
         _ => Ok(glob.into()),
     }
+}
+
+#[derive(Args)]
+pub struct Copy {
+    /// The file.
+    #[arg(value_name = "SRC", value_hint = ValueHint::FilePath)]
+    pub from: PathBuf,
+    /// The copy, or an existing directory for it.
+    #[arg(value_name = "DST", value_hint = ValueHint::AnyPath)]
+    pub to: PathBuf,
 }
 
 #[derive(Args)]
