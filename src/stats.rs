@@ -30,9 +30,9 @@ counters! {
     appends,
     /// Bytes of these appends.
     append_bytes,
-    /// Write requests for appends, and for positional writes that are durable or extend the file.
-    /// Other positional writes are not counted. For a file inside an ext2 or ext3 volume: all
-    /// requests that wrote data to the volume. One write there may be several.
+    /// Write requests for appends, and for positional writes that are durable, extend the file or
+    /// write a part of a block. Others are not counted. For a file inside an ext2 or ext3 volume:
+    /// all requests that wrote data to the volume. One write there may be several.
     requests,
     /// Bytes of these requests.
     request_bytes,
@@ -40,7 +40,7 @@ counters! {
     dsync_requests,
     /// Operations that shared their request with another operation.
     merged,
-    /// Bytes copied to pack unaligned records into blocks, with the zeros behind them.
+    /// Bytes copied to pack unaligned data into blocks, with the rest of these blocks.
     copied_bytes,
     /// Requests that rewrote the partial last block.
     tail_rewrites,

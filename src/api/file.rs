@@ -139,9 +139,9 @@ impl File {
     /// Memory, offset and length are arbitrary. If the write begins or ends inside a block of
     /// [`alignment`](Self::alignment)`.offset` bytes, the call reads the rest of that block and
     /// writes it back. Writes of one block take turns, so none loses bytes of another. A crash
-    /// leaves the old or the new bytes of each sector. Unaligned data is copied. The first such
-    /// write of a file waits for the operations in flight, as [`set_len`](Self::set_len). From then
-    /// on every write takes the lock of the file.
+    /// leaves the old or the new bytes of each sector. Unaligned data is copied as a whole. The
+    /// first such write of a file waits for the operations in flight, as
+    /// [`set_len`](Self::set_len). From then on every write takes the lock of the file.
     ///
     /// # Errors
     ///

@@ -48,8 +48,9 @@ use std::rc::Rc;
 /// are in flight.
 ///
 /// Before some blocking calls, a thread finishes the submitted operations of all its queues,
-/// because the call may wait for other threads. These calls are append, a durable write or one past
-/// the end, `sync_data`, `set_len`, `recycle`, close, opening for writing, and recovery. It skips
+/// because the call may wait for other threads. These calls are append, `sync_data`, `set_len`,
+/// `recycle`, close, opening for writing, and recovery. So are writes that are durable, past the
+/// end or of a part of a block. It skips
 /// operations that themselves wait for a `set_len` or `recycle` of another thread.
 ///
 /// The appends of a queue to one file get offsets in the order in which they were queued.
@@ -159,7 +160,8 @@ impl Queue {
         self.queue(file, OpKind::Append, Some(data.into()), tag)
     }
 
-    /// Queues a write of `data` at `offset`, as [`File::write_at`].
+    /// Queues a write of `data` at `offset`, as [`File::write_at`]. The first write of a part of a
+    /// block of a file waits here for the operations in flight, also for those of other queues.
     ///
     /// # Errors
     ///
@@ -271,7 +273,9 @@ impl Queue {
         memory: Option<Memory>,
         tag: u64,
     ) -> Result<(), Full> {
-        if let (OpKind::Write(offset), Some(data)) = (what, &memory) {
+        if let (OpKind::Write(offset), Some(data)) = (what, &memory)
+            && self.outstanding() < self.depth()
+        {
             file.inner().prepare_write(data.len() as u64, offset);
         }
         let queued = self.0.borrow_mut().queue(file.inner(), what, memory, tag);

@@ -61,6 +61,7 @@ use packing::Packer;
 use placement::Placement;
 use process::{Ended, FileSystems, Flushing, Process};
 use reactor::Reactor;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use token::Token;
@@ -281,18 +282,13 @@ impl Engine {
     }
 
     fn course_of_write(&self, data: &[u8], offset: u64, durable: bool) -> Result<Course> {
-        let fail = |kind| self.error(Operation::Write, Some(offset), kind);
-        let last_end = i64::MAX as u64 / self.alignment.offset * self.alignment.offset;
-        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= last_end) else {
-            return Err(fail(ErrorKind::NoSpace(libc::EFBIG)));
-        };
+        let end = self.end_of_write(data.len() as u64, offset)?;
         let len = self.len();
         let extends = end > len;
         // An append may rewrite a partial last block.
         let is_apart = self.is_device || end <= len / self.alignment.append * self.alignment.append;
         match () {
             () if data.is_empty() => Ok(Course::Done(0)),
-            () if extends && self.is_device => Err(fail(ErrorKind::Os(libc::ENOSPC))),
             // The core need not know: the file system orders overlapping writes, and there is no
             // flush to share or to fail.
             () if is_apart
@@ -308,6 +304,21 @@ impl Engine {
         }
     }
 
+    /// The end of a write. Fails if that is impossible on this file.
+    fn end_of_write(&self, len: u64, offset: u64) -> Result<u64> {
+        let fail = |kind| self.error(Operation::Write, Some(offset), kind);
+        let unit = self.alignment.offset;
+        let last_end = i64::MAX as u64 / unit * unit;
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= last_end) else {
+            return Err(fail(ErrorKind::NoSpace(libc::EFBIG)));
+        };
+        // A device of an odd size ends inside a unit, which cannot be written.
+        if len > 0 && self.is_device && end.next_multiple_of(unit) > self.len() {
+            return Err(fail(ErrorKind::Os(libc::ENOSPC)));
+        }
+        Ok(end)
+    }
+
     /// Whether the kernel takes the write as it is.
     fn needs_no_packing(&self, data: &[u8], offset: u64) -> bool {
         let Alignment { memory, offset: block, .. } = self.alignment;
@@ -321,7 +332,11 @@ impl Engine {
     pub fn must_prepare(&self, len: u64, offset: u64) -> bool {
         let unit = self.alignment.offset;
         let is_part = !(offset.is_multiple_of(unit) && len.is_multiple_of(unit));
-        is_part && !self.writes_parts() && self.process.is_current()
+        is_part
+            && len > 0
+            && !self.writes_parts()
+            && self.check_usable(Operation::Write).is_ok()
+            && self.end_of_write(len, offset).is_ok()
     }
 
     /// Prepares the file for a write that is about to begin.
@@ -607,15 +622,8 @@ impl Engine {
             },
             Work::Write { segments, fill, offset, sync_method, extends, .. } => {
                 self.count_request(segments.len(), *sync_method);
-                let end = *offset + len;
-                if let Some(size) = extends {
-                    self.check_size_limit(match fill {
-                        Fill::Appended => self.end_of_block(end),
-                        Fill::Kept(_) => end.next_multiple_of(self.alignment.offset),
-                    })?;
-                    // A failed write must not take back data that another program appended.
-                    let found = self.backend.physical_size().unwrap_or(*size);
-                    *size = if found > self.end_of_block(*size) { found } else { *size };
+                if extends.is_some() {
+                    self.expect_end(*offset..*offset + len, *fill, extends)?;
                 }
                 if let Fill::Kept(_) = fill {
                     self.packer.forget(Span::at(*offset, len));
@@ -625,6 +633,38 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Looks at the size before a write moves it. `extends` becomes the size that stays if the
+    /// write fails. A failed write must not take back what another program appended.
+    fn expect_end(
+        &self,
+        range: Range<u64>,
+        fill: Fill,
+        extends: &mut Option<u64>,
+    ) -> Result<(), Failure> {
+        let Some(size) = *extends else { return Ok(()) };
+        let found = self.backend.physical_size().unwrap_or(size);
+        let pads = matches!(fill, Fill::Kept(kept_to) if range.end <= kept_to);
+        if pads && found != size {
+            // The zeros behind the end would replace the bytes of that program.
+            *extends = None;
+            return Err(self.changed(range.start, size, found));
+        }
+        *extends = Some(if found > self.end_of_block(size) { found } else { size });
+        self.check_size_limit(match fill {
+            Fill::Appended => self.end_of_block(range.end),
+            Fill::Kept(_) => range.end.next_multiple_of(self.alignment.offset),
+        })
+    }
+
+    /// Takes the failure to read a block of a write that was not begun.
+    fn on_unread_edge(&self, work: &mut Work) {
+        let len = work.len();
+        if let Work::Write { offset, fill, extends, .. } = work {
+            // Its error is that of the write, which fails anyway.
+            let _ = self.expect_end(*offset..*offset + len, *fill, extends);
+        }
     }
 
     /// Ends the flush of a request. If a write failed, its flush may have failed: the kernel does
@@ -728,6 +768,13 @@ impl Engine {
         let error = std::io::Error::from_raw_os_error(libc::EFBIG);
         let cause = self.cause(Operation::Write, Some(end), &error);
         Err(Failure { kind: os_error::kind(&error), cause, wedges: false })
+    }
+
+    /// The failure of a write, if another program changed the size.
+    fn changed(&self, offset: u64, size: u64, found: u64) -> Failure {
+        let kind = ErrorKind::ModifiedExternally(format!("it had {size} bytes and has {found}"));
+        let cause = Arc::new(self.error(Operation::Write, Some(offset), kind.clone()));
+        Failure { kind, cause, wedges: false }
     }
 
     /// Takes the result of a write without a request: wherever it went, it may need a commit.

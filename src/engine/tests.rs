@@ -1181,6 +1181,7 @@ mod beside;
 mod in_place;
 mod orders;
 mod packing;
+mod parts;
 mod past_the_end;
 mod reads;
 mod records;

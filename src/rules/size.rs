@@ -67,6 +67,13 @@ impl Sizes {
         self.physical = self.reserved;
     }
 
+    /// Records the failure of a write that was to move i_size to the end of the last unit, and was
+    /// undone.
+    pub fn unpad(&mut self, physical: u64) {
+        assert!(self.reserved <= physical && physical <= self.physical);
+        self.physical = physical;
+    }
+
     /// Records the failure of the only write in flight, which was to move i_size, and was undone.
     pub fn take_back_to(&mut self, end: u64) {
         assert!(self.written <= end && end <= self.reserved);

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The alignments that direct I/O requires for a file, in bytes.
+/// The alignments of direct I/O on a file, in bytes. Operations with these cost least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Alignment {
@@ -95,6 +95,8 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     }
     let offset = if aligned { u64::from(stat.stx_dio_offset_align) } else { ALIGNMENT_FALLBACK };
     let memory = if aligned { u64::from(stat.stx_dio_mem_align) } else { ALIGNMENT_FALLBACK };
+    // Blocks lie side by side in memory, each of which must be aligned there.
+    let offset = offset.max(memory);
     let block = rustix::fs::fstatvfs(fd)?.f_bsize;
     Ok(Facts {
         identity: Identity {

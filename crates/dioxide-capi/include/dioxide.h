@@ -218,8 +218,8 @@ struct dioxide_recovery {
 };
 
 /**
- * The required alignment of writes: memory, offsets and lengths, in bytes. Set `size` before it is
- * filled in.
+ * The alignment with which operations cost least: memory, offsets and lengths, in bytes. Set `size`
+ * before it is filled in.
  */
 struct dioxide_alignment {
     /**
@@ -967,7 +967,9 @@ int dioxide_queue_append(struct dioxide_queue *queue,
                          uint64_t user_data);
 
 /**
- * Queues a write of `length` bytes of `data` at `offset`, as `dioxide_pwrite`.
+ * Queues a write of `length` bytes of `data` at `offset`, as `dioxide_pwrite`. The first write of a
+ * part of a block of a file waits here for the operations in flight, also for those of other
+ * queues.
  *
  * # Return value
  *
@@ -1251,8 +1253,7 @@ int dioxide_recover_striped(const char *const *paths,
                             struct dioxide_recovery *found);
 
 /**
- * Reports the alignment that `dioxide_pwrite` requires. Appends and reads take any alignment, and
- * cost least if they are aligned.
+ * Reports the alignment with which operations cost least. None needs it.
  *
  * # Return value
  *

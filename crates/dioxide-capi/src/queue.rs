@@ -151,7 +151,9 @@ pub unsafe extern "C" fn dioxide_queue_append(
     })
 }
 
-/// Queues a write of `length` bytes of `data` at `offset`, as `dioxide_pwrite`.
+/// Queues a write of `length` bytes of `data` at `offset`, as `dioxide_pwrite`. The first write of
+/// a part of a block of a file waits here for the operations in flight, also for those of other
+/// queues.
 ///
 /// # Return value
 ///

@@ -6,8 +6,8 @@ use crate::sized::{self, CStruct};
 use std::ffi::c_int;
 use std::mem::size_of;
 
-/// The required alignment of writes: memory, offsets and lengths, in bytes. Set `size` before it is
-/// filled in.
+/// The alignment with which operations cost least: memory, offsets and lengths, in bytes. Set
+/// `size` before it is filled in.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct dioxide_alignment {
@@ -32,8 +32,7 @@ unsafe impl CStruct for dioxide_alignment {
         Self { size: size_of::<Self>() as u32, reserved: 0, memory: 0, offset: 0, append: 0 };
 }
 
-/// Reports the alignment that `dioxide_pwrite` requires. Appends and reads take any alignment, and
-/// cost least if they are aligned.
+/// Reports the alignment with which operations cost least. None needs it.
 ///
 /// # Return value
 ///

@@ -78,9 +78,7 @@ impl From<dioxide::Error> for Instead {
             ErrorKind::NoSpace(_) => Self::HandBack("there was no space"),
             ErrorKind::AppendEnded(_) => Self::HandBack("an earlier write failed"),
             ErrorKind::ModifiedExternally(_) => Self::HandBack("another program changed it"),
-            ErrorKind::Misaligned { .. } | ErrorKind::Unsupported(_) => {
-                Self::HandBack("the engine cannot write so")
-            }
+            ErrorKind::Unsupported(_) => Self::HandBack("the engine cannot write so"),
             // After a failed flush, the kernel's later results are not reliable.
             _ => Self::Errno(libc::EIO),
         }

@@ -28,6 +28,9 @@ enum Oldest {
     Fits(u64, usize),
     /// Its first member, at this offset, lies within a range that others reserved meanwhile.
     Inside(u64),
+    /// The same, and its last unit reaches behind the space. A write would move i_size, which only
+    /// the grower does.
+    LacksUnit(Need),
     /// Its first member begins in a block that is being written.
     SharesBlock,
     /// Its first member would leave a gap that shows content from before the recycle.
@@ -55,9 +58,13 @@ impl<T: Clone + PartialEq> Core<T> {
             return false;
         }
         let alone = self.waiting.is_empty() && self.called.is_none();
+        let len = member.segment.len();
+        // It must not overtake the members above it, which may wait for its block.
+        let is_inside = matches!(place, Target::At(start) if start + len <= self.sizes.written);
         let refusal = match self.waiting.back_mut().or(self.called.as_mut()) {
             None => None,
-            Some(last) => match last.admits(place, member.segment.len(), self.props.limits) {
+            Some(_) if is_inside => None,
+            Some(last) => match last.admits(place, len, self.props.limits) {
                 Ok(()) => {
                     last.push(place, member);
                     return alone;
@@ -137,10 +144,13 @@ impl<T: Clone + PartialEq> Core<T> {
                     let why = "the gap below would show what the file held before it was recycled";
                     self.refuse_oldest(ErrorKind::Unsupported(why.into()), out);
                 }
+                Oldest::LacksUnit(need) => {
+                    self.ask_for(need);
+                    return None;
+                }
                 Oldest::LacksSpace(need) => {
                     self.set_mode_of_oldest();
-                    self.growth_waits += u64::from(self.space.need.is_none());
-                    self.space.need = Some(need);
+                    self.ask_for(need);
                     return None;
                 }
             }
@@ -158,7 +168,11 @@ impl<T: Clone + PartialEq> Core<T> {
             Target::At(offset) => offset,
         };
         if place != Target::End && group.fitting(offset, self.sizes.reserved) > 0 {
-            return Oldest::Inside(offset);
+            let end = group.ends(offset).next().expect("a group has members");
+            return match self.lacks_unit(end) {
+                Some(least) => Oldest::LacksUnit(Need { start: offset, least, end: least }),
+                None => Oldest::Inside(offset),
+            };
         }
         if self.shares_a_block(offset) {
             return Oldest::SharesBlock;
@@ -169,7 +183,8 @@ impl<T: Clone + PartialEq> Core<T> {
         if self.space.prepared.is_none() {
             // The write itself moves i_size. One at a time, so that no write lies above one that
             // fails.
-            let is_alone = self.in_flight == 0 && !self.positional.pads();
+            let is_alone =
+                self.in_flight == 0 && !self.positional.reaches_behind(self.sizes.written);
             return if is_alone {
                 Oldest::Fits(offset, group.fitting(offset, u64::MAX))
             } else {
@@ -185,6 +200,19 @@ impl<T: Clone + PartialEq> Core<T> {
             return Oldest::LacksSpace(need);
         }
         Oldest::Fits(offset, fitting)
+    }
+
+    /// Asks for growth.
+    fn ask_for(&mut self, need: Need) {
+        self.growth_waits += u64::from(self.space.need.is_none());
+        self.space.need = Some(need);
+    }
+
+    /// The end of the last unit of a write that ends at `end`, if that lies behind the space of a
+    /// file that grows ahead.
+    fn lacks_unit(&self, end: u64) -> Option<u64> {
+        let units_end = end.next_multiple_of(self.props.offset_unit);
+        (self.space.prepared.is_some() && units_end > self.sizes.physical).then_some(units_end)
     }
 
     /// Length in bytes: a write at `place` fills whole ones.
@@ -219,11 +247,14 @@ impl<T: Clone + PartialEq> Core<T> {
         end <= self.full_blocks() || end <= self.sizes.written && self.in_flight == 0
     }
 
-    /// Whether such a write may overtake the waiting extending operations. Not if these may wait
-    /// for its block: both would wait forever.
+    /// Whether such a write may overtake the waiting extending operations. Not if one of these may
+    /// wait for its block: both would wait forever.
     pub(super) fn may_overwrite(&self, end: u64) -> bool {
-        let no_operation_waits = self.waiting.is_empty() && self.called.is_none();
-        end <= self.full_blocks() || no_operation_waits && self.is_inside(end)
+        let mut groups = self.called.iter().chain(&self.waiting);
+        if end <= self.full_blocks() {
+            return !groups.any(|it| matches!(it.place(), Target::At(start) if start < end));
+        }
+        groups.next().is_none() && self.is_inside(end) && self.lacks_unit(end).is_none()
     }
 
     /// The end of the blocks that no append will rewrite.
@@ -326,10 +357,12 @@ impl<T: Clone + PartialEq> Core<T> {
         let span = Span { start: before, end: end.max(before) };
         self.sizes.reserve_to(span.end);
         self.space.zeros_to = self.space.zeros_to.max(blocks_end);
-        let (fill, head) = match place {
-            Target::End => (Fill::Appended, self.head(offset, end)),
-            Target::At(_) => (Fill::Kept(before), 0),
+        let fill = match place {
+            Target::End => Fill::Appended,
+            Target::At(_) => Fill::Kept(before),
         };
+        let units = Span { start: offset, end }.whole(self.unit_of(place));
+        let head = self.head(units, before);
         let allocates = self.space.prepared.is_none();
         let sync_method = durable
             .then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(allocates) });
@@ -360,15 +393,15 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight += 1;
     }
 
-    /// Length in bytes of the first, separately issued write of a request of records: a begun
-    /// block. So no write crosses from written to unwritten space. Zeroed space counts as written.
-    fn head(&self, offset: u64, end: u64) -> u64 {
-        let unit = self.props.append_unit;
-        let begun_to = offset.next_multiple_of(unit);
+    /// Length in bytes of the first, separately issued write of a request for `units`. It goes to
+    /// the end of the block in which the file ended `before`. So no call crosses from written to
+    /// unwritten space. Zeroed space counts as written.
+    fn head(&self, units: Span, before: u64) -> u64 {
+        let begun_to = before.next_multiple_of(self.props.append_unit);
         let is_written =
-            self.space.prepared == Some(Prepared::Zeroed) || end <= self.space.written_to;
-        let crosses = offset < begun_to && begun_to < end && !is_written;
-        if crosses { unit } else { 0 }
+            self.space.prepared == Some(Prepared::Zeroed) || units.end <= self.space.written_to;
+        let crosses = units.start < begun_to && begun_to < units.end && !is_written;
+        if crosses { begun_to - units.start } else { 0 }
     }
 
     pub(super) fn sync_method(&self, allocates: bool) -> SyncMethod {
@@ -451,14 +484,26 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
+    /// Fails the waiting operations that extend the file, and submits the others among them.
+    pub(super) fn fail_waiting(&mut self, kind: &ErrorKind, out: &mut Outbox<T>) {
+        for (place, member) in self.waiting.drain(..).flat_map(|it| it.members).collect::<Vec<_>>()
+        {
+            match place {
+                Target::At(start) if start + member.segment.len() <= self.full_blocks() => {
+                    self.overwrite(start, member, out)
+                }
+                _ => out.answer(member.token, Err(kind.clone())),
+            }
+        }
+    }
+
     /// After a failure, fails written ranges behind the gap and all waiting operations. Requests in
     /// flight are answered when they complete, since the kernel still reads their memory.
     pub(super) fn fail_the_rest(&mut self, out: &mut Outbox<T>) {
         let stopped = self.stopped.clone().expect("the caller looked at it");
         self.space.need = None;
-        let waiting = self.waiting.drain(..).flat_map(|group| group.members);
-        let late = self.late.drain(..).map(|(_, member)| member);
-        for member in waiting.map(|(_, member)| member).chain(late) {
+        self.fail_waiting(&stopped, out);
+        for (_, member) in self.late.drain(..) {
             out.answer(member.token, Err(stopped.clone()));
         }
         let wedged = self.wedged();

@@ -1,5 +1,5 @@
-//! State machine without I/O for operations that move EOF or need a flush: appends, extending
-//! writes, durable writes, flushes and growth. The engine holds it under one lock.
+//! State machine without I/O for operations that need an order: appends, extending and durable
+//! writes, writes of parts of a block, flushes and growth. The engine holds it under one lock.
 //!
 //! Operations go in by `append`, `write` and `sync`. Requests and outcomes come out. Each request
 //! has an owner, one of the operations that wait for it. `on_completed` reports a performed
@@ -455,8 +455,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.extend(Target::End, Member { token, segment, durable }, out);
     }
 
-    /// Writes `segment` at `offset`, for `token`. Only for writes that extend the file or are
-    /// durable: others need no order.
+    /// Writes `segment` at `offset`, for `token`. Only for writes that need an order. Those extend
+    /// the file or are durable. In a file with writes of parts of blocks, all need it.
     pub fn write(
         &mut self,
         token: T,
@@ -578,7 +578,8 @@ impl<T: Clone + PartialEq> Core<T> {
             },
         }
         self.settle(out);
-        if self.positional.vacate(id) {
+        self.positional.vacate(id);
+        if self.positional.waits() {
             self.release_overwrites(out);
         }
         self.let_late_ones_go(out);

@@ -5,6 +5,7 @@ use super::{Core, Failure, LeaderTask, Member, Outbox, SmallVec1};
 use crate::error::ErrorKind;
 use crate::rules::flush::SyncMethod;
 use crate::rules::merge::{self, Refusal, Span};
+use crate::rules::size::Sizes;
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
@@ -85,8 +86,12 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     fn ends(&self) -> Ends {
-        let (sizes, grows) = (self.sizes, self.space.grower_running);
-        Ends { written: sizes.written, physical: sizes.physical, grows }
+        let Sizes { written, physical, .. } = self.sizes;
+        let move_now = match self.space.prepared {
+            None => self.in_flight > 0,
+            Some(_) => self.space.ends && self.space.grower_running,
+        };
+        Ends { written, physical, move_now }
     }
 
     /// Records that a write in flight moves i_size to the end of the last unit.
@@ -112,9 +117,9 @@ impl<T: Clone + PartialEq> Core<T> {
         out: &mut Outbox<T>,
     ) {
         let done = self.positional.complete(id);
-        if done.pads && result.is_err() {
+        if let (Some(physical), Err(_)) = (done.pads, &result) {
             // The engine took that back.
-            self.sizes.take_back_to(self.sizes.written);
+            self.sizes.unpad(physical);
         }
         match result {
             Err(_) if done.members.len() > 1 && !self.wedged() => {

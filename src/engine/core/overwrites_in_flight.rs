@@ -2,8 +2,9 @@
 //!
 //! A part of a unit is written with the rest of it. So a write waits while it shares a unit with
 //! one that is in flight or waits itself. A write also waits for its cohort, so that adjacent ones
-//! share a request. A release submits waiting writes, lowest offset first. It follows each
-//! completed request, and each leader that is awake.
+//! share a request. A release merges adjacent waiting writes, and submits the oldest first. None
+//! overtakes an older one that shares a unit with it. A release follows each completed request, and
+//! each leader that is awake.
 
 use super::{Fill, Member, Outbox, Request, SmallVec1, Work};
 use crate::error::ErrorKind;
@@ -18,8 +19,8 @@ pub(super) struct InFlight<T> {
     span: Span,
     pub members: Vec<(Span, Member<T>)>,
     pub sync_method: Option<SyncMethod>,
-    /// It moves i_size to the end of its last unit.
-    pub pads: bool,
+    /// The size of the file before, if it moves that to the end of its last unit.
+    pub pads: Option<u64>,
 }
 
 /// The ends of the file for a write below them: of the data, and of the space.
@@ -27,20 +28,15 @@ pub(super) struct InFlight<T> {
 pub(super) struct Ends {
     pub written: u64,
     pub physical: u64,
-    /// The grower is at work, which moves i_size.
-    pub grows: bool,
-}
-
-impl Ends {
-    /// Whether a write of these units moves i_size.
-    fn are_passed_by(&self, units: Span) -> bool {
-        units.end > self.physical
-    }
+    /// A request or the end of growth moves i_size, and may truncate to `written`.
+    pub move_now: bool,
 }
 
 /// A write that waits.
 #[derive(Debug)]
 struct Waiting<T> {
+    /// Counts up.
+    arrival: u64,
     span: Span,
     member: Member<T>,
     /// It overlaps another write, which was counted.
@@ -56,11 +52,14 @@ pub(super) struct Positional<T> {
     waiting: Vec<Waiting<T>>,
     /// The writes of a cohort, until its leader is awake.
     held: Vec<Waiting<T>>,
+    /// Number of writes that have waited.
+    arrivals: u64,
 }
 
 impl<T: Clone> Positional<T> {
     pub fn new(unit: u64) -> Self {
-        Self { unit, in_flight: Vec::new(), waiting: Vec::new(), held: Vec::new() }
+        let (in_flight, waiting, held) = (Vec::new(), Vec::new(), Vec::new());
+        Self { unit, in_flight, waiting, held, arrivals: 0 }
     }
 
     pub fn in_flight(&self) -> usize {
@@ -74,18 +73,27 @@ impl<T: Clone> Positional<T> {
 
     /// Queues a write for the next release.
     pub fn wait(&mut self, offset: u64, member: Member<T>) {
-        self.waiting.push(Waiting::at(offset, member));
+        let write = self.arrived(offset, member);
+        self.waiting.push(write);
     }
 
     /// Queues a write until those that it overlaps have completed.
     pub fn hold_up(&mut self, offset: u64, member: Member<T>) {
-        self.waiting.push(Waiting { held_up: true, ..Waiting::at(offset, member) });
+        let write = self.arrived(offset, member);
+        self.waiting.push(Waiting { held_up: true, ..write });
     }
 
     /// Holds a write for its cohort. Returns whether it is the first, which becomes the leader.
     pub fn hold(&mut self, offset: u64, member: Member<T>) -> bool {
-        self.held.push(Waiting::at(offset, member));
+        let write = self.arrived(offset, member);
+        self.held.push(write);
         self.held.len() == 1
+    }
+
+    fn arrived(&mut self, offset: u64, member: Member<T>) -> Waiting<T> {
+        self.arrivals += 1;
+        let (arrival, span) = (self.arrivals, Span::at(offset, member.segment.len()));
+        Waiting { arrival, span, member, held_up: false }
     }
 
     /// Moves the held writes to the next release: their leader is awake.
@@ -105,24 +113,28 @@ impl<T: Clone> Positional<T> {
         self.others().any(|other| other.overlaps(&units))
     }
 
-    /// Whether a write must wait for the grower: both move i_size.
+    /// Whether a write must wait while i_size moves: it writes the last unit, as far as there is
+    /// one.
     pub fn must_wait(&self, span: Span, ends: Ends) -> bool {
-        ends.grows && ends.are_passed_by(span.whole(self.unit))
+        ends.move_now && span.whole(self.unit).end > ends.written
     }
 
     /// Lets no write of these bytes go while request `id` is in flight: an extending request that
     /// begins below the end of the file.
     pub fn occupy(&mut self, id: u64, span: Span) {
         let span = span.whole(self.unit);
-        let (members, sync_method, pads) = (Vec::new(), None, false);
+        let (members, sync_method, pads) = (Vec::new(), None, None);
         self.in_flight.push(InFlight { id, span, members, sync_method, pads });
     }
 
-    /// Ends the occupation by request `id`. Returns whether there was one.
-    pub fn vacate(&mut self, id: u64) -> bool {
-        let before = self.in_flight.len();
+    /// Ends the occupation by request `id`, if there is one.
+    pub fn vacate(&mut self, id: u64) {
         self.in_flight.retain(|request| request.id != id);
-        self.in_flight.len() < before
+    }
+
+    /// Whether a write waits for a release.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Submits `members`, which are adjacent, as request `id`.
@@ -138,13 +150,13 @@ impl<T: Clone> Positional<T> {
         let segments = members.iter().map(|(_, member)| member.segment).collect();
         let owner = members[0].1.token.clone();
         let units = span.whole(self.unit);
-        let pads = ends.are_passed_by(units);
+        let pads = (units.end > ends.physical).then_some(ends.physical);
         let work = Work::Write {
             segments,
             offset: span.start,
             head: 0,
             sync_method,
-            extends: pads.then_some(ends.written),
+            extends: pads,
             fill: Fill::Kept(ends.written),
             edges: SmallVec1::new(),
             composed: None,
@@ -159,8 +171,8 @@ impl<T: Clone> Positional<T> {
         self.in_flight.swap_remove(index.expect("a request comes back once"))
     }
 
-    /// Submits, merged, the waiting writes that share no unit with one in flight. One that moves
-    /// i_size waits for the grower.
+    /// Submits, merged, the waiting writes that share no unit with one in flight or with an older
+    /// one that waits.
     pub fn release(
         &mut self,
         limits: Limits,
@@ -172,12 +184,17 @@ impl<T: Clone> Positional<T> {
         self.waiting.sort_by_key(|write| write.span.start);
         let spans: Vec<_> = self.waiting.iter().map(|write| write.span).collect();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
-        for (count, refusal) in merge::runs(&spans, limits) {
-            let run: Vec<_> = waiting.by_ref().take(count).collect();
-            let crossed =
-                |other: &InFlight<T>| run.iter().any(|write| write.span.overlaps(&other.span));
-            let waits = self.must_wait(run[run.len() - 1].span, ends);
-            if waits || self.in_flight.iter().any(crossed) {
+        let mut runs: Vec<(Vec<Waiting<T>>, _)> = merge::runs(&spans, limits)
+            .into_iter()
+            .map(|(count, refusal)| (waiting.by_ref().take(count).collect(), refusal))
+            .collect();
+        runs.sort_by_key(|(run, _)| run.iter().map(|write| write.arrival).min());
+        for (run, refusal) in runs {
+            let crossed = |units: &Span| run.iter().any(|write| write.span.overlaps(units));
+            let waits = self.must_wait(run[run.len() - 1].span, ends)
+                || self.in_flight.iter().any(|other| crossed(&other.span))
+                || self.waiting.iter().any(|older| crossed(&older.span.whole(self.unit)));
+            if waits {
                 run.iter()
                     .filter(|write| !write.held_up)
                     .for_each(|_| refusals.count(Refusal::Order));
@@ -193,9 +210,15 @@ impl<T: Clone> Positional<T> {
         }
     }
 
+    /// Whether a write in flight writes the last unit of a file that ends at `written`. It may move
+    /// i_size to the end of that unit.
+    pub fn reaches_behind(&self, written: u64) -> bool {
+        self.in_flight.iter().any(|request| request.span.end > written)
+    }
+
     /// Whether a write in flight moves i_size to the end of its last unit.
     pub fn pads(&self) -> bool {
-        self.in_flight.iter().any(|request| request.pads)
+        self.in_flight.iter().any(|request| request.pads.is_some())
     }
 
     /// Fails all waiting writes.
@@ -203,11 +226,5 @@ impl<T: Clone> Positional<T> {
         for write in self.waiting.drain(..) {
             out.answer(write.member.token, Err(kind.clone()));
         }
-    }
-}
-
-impl<T> Waiting<T> {
-    fn at(offset: u64, member: Member<T>) -> Self {
-        Self { span: Span::at(offset, member.segment.len()), member, held_up: false }
     }
 }

@@ -36,10 +36,11 @@ impl<T: Clone + PartialEq> Core<T> {
             && space.planner.below_low_water(self.sizes.ahead());
         let extending = space.marker.is_some() || space.need.is_some();
         let has_cause = match space.ends {
-            true => self.in_flight == 0,
+            // A write of the last unit beside the truncate would extend the file again.
+            true => self.in_flight == 0 && !self.positional.reaches_behind(self.sizes.written),
             false => space.need.is_some() || (extending && low),
         };
-        let may_run = !space.paused && self.stopped.is_none() && !self.positional.pads();
+        let may_run = !space.paused && self.stopped.is_none();
         space.prepared.is_some() && may_run && has_cause
     }
 
@@ -282,9 +283,7 @@ impl<T: Clone + PartialEq> Core<T> {
             self.space.exhausted = true;
         } else {
             self.space.exhausted = true;
-            for (_, member) in self.waiting.drain(..).flat_map(|group| group.members) {
-                out.answer(member.token, Err(failure.kind.clone()));
-            }
+            self.fail_waiting(&failure.kind, out);
         }
         self.pump(out);
     }

@@ -13,12 +13,14 @@
 //!
 //! A thread calls `queue.append(&log, buffer, tag)` 64 times, then `queue.reap(1)`.
 //!
-//! 1. [`Driver::queue`] stores buffer and tag in an operation. Nothing else happens yet.
+//! 1. [`Driver::queue`] stores buffer and tag in an operation. Nothing else happens yet. (Before
+//!    the first write of a part of a block, the file is prepared by `Engine::prepare_write`.)
 //! 2. [`Driver::reap`] begins the queued operations. Each is checked as a blocking one, and enters
 //!    the `DrainGate` under the number of its thread until it finishes. A queue does not wait for a
 //!    shut gate: `DrainGate::wake_when_open` rings its bell.
-//! 3. Reads, and plain writes below the end, become one transfer each. The others enter the core
-//!    together, under one lock (`Core::submit`). So the appends become one batch and one request.
+//! 3. Reads, and plain writes that need no order, become one transfer each. The others enter the
+//!    core together, under one lock (`Core::submit`). So the appends become one batch and one
+//!    request.
 //! 4. A batch may contain operations of threads and of queues, and either may own the request or
 //!    the flush. A thread has a `Waiter`, a queue an `Inbox`. Tasks that the queue creates for its
 //!    own operations bypass the inbox.

@@ -84,7 +84,10 @@ impl Driver {
                 edges.push(Edge { read, ..edge });
                 self.begin_in_turn(file, Turn::Alone, request);
             }
-            (result, _) => self.end_request(file, request, result.map(drop)),
+            (result, work) => {
+                self.files[file].engine.on_unread_edge(work);
+                self.end_request(file, request, result.map(drop));
+            }
         }
     }
 
