@@ -199,7 +199,7 @@ impl Killed {
             .exists()
             .then(|| dioxide::recover(&self.path, Recover::Inspect))
             .transpose()?;
-        let file = writable().open(&self.path)?;
+        let file = reopen_with(&writable(), &self.path)?;
         self.len =
             if zeroed { self.settle(&file)? } else { self.recovered(&file, inspected.as_ref())? };
         file.close()?;
@@ -367,7 +367,7 @@ fn a_killed_process_loses_no_positional_write(dir: TestDir) -> TrialResult {
         let child = start("write_durably_with_holes", &path, "unwritten", 32, round)?;
         let records = kill_at_random(child, &mut random)?;
         acknowledged += records.len();
-        let file = writable().open(&path)?;
+        let file = reopen_with(&writable(), &path)?;
         let len = file.len()?;
         assert!(len >= end_of(&records), "cut to {len}, below {}", end_of(&records));
         assert!(

@@ -72,12 +72,17 @@ pub fn wait_until_grown(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens after a crash, without growth. On a busy machine a killed process keeps its files open for
-/// longer than an open waits.
+/// Opens after a crash, without growth.
 pub fn reopen(path: &Path) -> dioxide::Result<dioxide::File> {
+    reopen_with(OpenOptions::new().write(true), path)
+}
+
+/// Opens after a crash. On a busy machine a killed process keeps its files open for longer than an
+/// open waits.
+pub fn reopen_with(options: &OpenOptions, path: &Path) -> dioxide::Result<dioxide::File> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match OpenOptions::new().write(true).open(path) {
+        match options.open(path) {
             Err(error) if *error.kind() == ErrorKind::Locked && Instant::now() < deadline => {}
             opened => return opened,
         }

@@ -77,8 +77,11 @@ impl LoopDevice {
     pub(crate) fn attach(backing: &Path, record: &Path, io: Io) -> io::Result<LoopDevice> {
         let mut file = fs::File::create(record)?;
         writeln!(file, "{}", backing.display())?;
-        let options = ["--find", "--show"].into_iter().chain(io.options()).map(Path::new);
-        let printed = command::run(PATIENCE, "losetup", options.chain([backing]))?;
+        // Another process may take or remove the device that losetup finds.
+        let printed = retry(PATIENCE, || {
+            let options = ["--find", "--show"].into_iter().chain(io.options()).map(Path::new);
+            command::run(PATIENCE, "losetup", options.chain([backing]))
+        })?;
         write!(file, "{printed}")?;
         let device = PathBuf::from(printed.trim_end());
         Ok(LoopDevice { device, backing: backing.to_owned(), record: record.to_owned() })
