@@ -32,6 +32,7 @@ fuzz_target!(|line: &str| {
         Some(Scenario::Files(files)) => (vec![files.bs], files.numjobs),
         Some(Scenario::Log(log)) => (log.bs, log.numjobs),
         Some(Scenario::Checkpoint(checkpoint)) => (vec![checkpoint.bs], vec![checkpoint.numjobs]),
+        Some(Scenario::Copy(copy)) => return assert!(!copy.rw.is_empty()),
         Some(Scenario::Indirect(indirect)) => {
             assert!(indirect.count != Some(0) && indirect.rounds != Some(0));
             return;

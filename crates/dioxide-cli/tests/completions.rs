@@ -49,7 +49,9 @@ fn bash_proposes(line: &str) -> Vec<String> {
 fn bash_proposes_commands_and_options() {
     assert_eq!(bash_proposes("dioxide be"), ["bench"]);
     let scenarios = bash_proposes("dioxide bench ");
-    for word in ["append", "sync", "mixed", "indirect", "files", "checkpoint", "log", "--json"] {
+    for word in
+        ["append", "sync", "mixed", "indirect", "files", "checkpoint", "log", "copy", "--json"]
+    {
         assert!(scenarios.iter().any(|proposed| proposed == word), "{word} in {scenarios:?}");
     }
     assert_eq!(bash_proposes("dioxide bench append --dur"), ["--durability"]);

@@ -167,7 +167,9 @@ impl Stage {
             (Some(&"bench"), Some(&"indirect")) => &["--count", "1", "--rounds", "1"],
             (Some(&"bench"), Some(&"sync")) => &work[..6],
             (Some(&"bench"), Some(&"log")) if words.contains(&"--files") => &LOGS,
-            (Some(&"bench"), Some(&"checkpoint")) => &["--runtime", "20ms", "--rounds", "1"],
+            (Some(&"bench"), Some(&"checkpoint" | &"copy")) => {
+                &["--runtime", "20ms", "--rounds", "1"]
+            }
             (Some(&"bench"), Some(_)) if command.contains("--backend sim") => &work[..6],
             (Some(&"bench"), Some(_)) => &work,
             (Some(&"bench"), None) => return Some("dioxide bench --help".into()),

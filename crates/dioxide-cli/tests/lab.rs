@@ -268,6 +268,23 @@ fn bench_of_logs(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Every stream on every path, with every byte checked.
+fn bench_of_copies(dir: TestDir) -> TrialResult {
+    let output = run(&format!(
+        "bench copy --dir {} --size 5m --runtime 50ms --rounds 2 --json -",
+        dir.display()
+    ));
+    let results = results(&output);
+    let (written, read) =
+        (["one-thread", "kernel", "unsynced", "dioxide"], ["one-thread", "kernel", "dioxide"]);
+    assert_eq!(paths(&results), [&written[..], &written, &read].concat());
+    for result in &results {
+        assert!(result["iops"].as_f64().unwrap() > 0.0, "{result}");
+        assert_eq!(result["size_bytes"], 5 << 20);
+    }
+    Ok(())
+}
+
 fn bench_counts_growth(dir: TestDir) -> TrialResult {
     for result in results(&short_append(&dir, "--growth-cap 64k --json -")) {
         let stall = result["growing_clat_max_ns"].as_u64();
@@ -532,6 +549,7 @@ fn trials() -> Vec<Trial> {
             bench_over_a_recycled_file_of_records,
         ),
         lab_trials("bench_of_logs", bench_of_logs),
+        lab_trials("bench_of_copies", bench_of_copies),
         lab_trials("bench_through_indirect_blocks", bench_through_indirect_blocks),
         lab_trials_where(
             "a_loop_mount_goes_with_its_bench",

@@ -1,5 +1,6 @@
 //! `dioxide bench`, its scenarios, and their common options: sizes, pace, output.
 
+use super::copy::BenchCopy;
 use super::examples;
 use super::files::{Checkpoint, Files};
 use super::log::Log;
@@ -46,6 +47,7 @@ impl Bench {
             Some(Scenario::Files(files)) => &files.output,
             Some(Scenario::Checkpoint(checkpoint)) => &checkpoint.output,
             Some(Scenario::Log(log)) => &log.output,
+            Some(Scenario::Copy(copy)) => &copy.output,
         }
     }
 }
@@ -177,6 +179,7 @@ pub enum Scenario {
     Files(Files),
     Checkpoint(Checkpoint),
     Log(Log),
+    Copy(BenchCopy),
 }
 
 #[derive(Args)]

@@ -39,6 +39,12 @@ pub const CHECKPOINT: &str = "Examples:
   dioxide bench checkpoint --dir /data --files 10000
       The time until a block in each of 10000 files is durable.";
 
+pub const BENCH_COPY: &str = "Examples:
+  dioxide bench copy --dir /data
+      A long file written, copied and read, past the page cache and through it.
+  dioxide bench copy --dir /data --rw write --size 1g
+      Only the writer, with a longer file.";
+
 pub const LOG: &str = "Examples:
   dioxide bench log --dir /data
       Records of 100 bytes by 1, 16 and 64 threads, beside a group commit in the page cache.

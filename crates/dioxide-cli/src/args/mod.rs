@@ -3,6 +3,7 @@
 
 mod bench;
 mod compare;
+mod copy;
 mod diagnose;
 mod examples;
 mod files;
@@ -14,6 +15,7 @@ mod probe;
 
 pub use bench::*;
 pub use compare::*;
+pub use copy::*;
 pub use diagnose::*;
 pub use files::*;
 pub use history::*;
@@ -211,16 +213,6 @@ fn parse_glob(glob: &str) -> Result<String, String> {
         _ if glob.contains(':') => Err("a pattern cannot contain a colon".into()),
         _ => Ok(glob.into()),
     }
-}
-
-#[derive(Args)]
-pub struct Copy {
-    /// The file.
-    #[arg(value_name = "SRC", value_hint = ValueHint::FilePath)]
-    pub from: PathBuf,
-    /// The copy, or an existing directory for it.
-    #[arg(value_name = "DST", value_hint = ValueHint::AnyPath)]
-    pub to: PathBuf,
 }
 
 #[derive(Args)]

@@ -5,6 +5,7 @@ mod backing;
 mod batches;
 mod blocks;
 mod checkpoint;
+mod copy;
 pub mod crew;
 mod descriptors;
 pub mod estimate;

@@ -1,5 +1,6 @@
 //! The plan: arguments checked against their target, and converted to work.
 
+mod copy;
 mod files;
 mod log;
 
@@ -35,13 +36,14 @@ const LEDGER_FRACTION: u64 = 4;
 /// Every scenario takes under a minute by default, trials included.
 const TIME_MAX: Duration = Duration::from_secs(55);
 /// So does `dioxide bench` without a scenario, with these parts of it.
-const TOUR_APPEND_MAX: Duration = Duration::from_secs(16);
+const TOUR_APPEND_MAX: Duration = Duration::from_secs(14);
 const TOUR_SYNC_MAX: Duration = Duration::from_secs(6);
-const TOUR_MIXED_MAX: Duration = Duration::from_secs(6);
-const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(11);
+const TOUR_MIXED_MAX: Duration = Duration::from_secs(4);
+const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(9);
 const TOUR_FILES_MAX: Duration = Duration::from_secs(6);
 const TOUR_CHECKPOINT_MAX: Duration = Duration::from_secs(6);
 const TOUR_LOG_MAX: Duration = Duration::from_secs(4);
+const TOUR_COPY_MAX: Duration = Duration::from_secs(4);
 /// Its size of the mixed file, which is filled before each run.
 const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
 
@@ -137,6 +139,7 @@ impl Plan {
             Some(args::Scenario::Files(files)) => Self::files(files),
             Some(args::Scenario::Checkpoint(checkpoint)) => Self::checkpoint(checkpoint),
             Some(args::Scenario::Log(log)) => Self::log(log),
+            Some(args::Scenario::Copy(copy)) => Self::copy(copy),
         }
     }
 
@@ -159,11 +162,13 @@ impl Plan {
         let indirect = indirect_work(&place, open).map(|work| Draft::new(work, open));
         let [files, checkpoint] = files::tour_rows().map(|rows| files::draft(&place, rows, open));
         let log = log::draft(&place, log::tour_rows(), open);
+        let copy = copy::draft(&place, copy::tour_rows(), open);
         for (name, draft, budget) in [
             ("indirect", indirect, TOUR_INDIRECT_MAX),
             ("files", files, TOUR_FILES_MAX),
             ("checkpoint", checkpoint, TOUR_CHECKPOINT_MAX),
             ("log", log, TOUR_LOG_MAX),
+            ("copy", copy, TOUR_COPY_MAX),
         ] {
             match draft {
                 Ok(draft) => drafts.push(Draft { budget, ..draft }),
@@ -867,6 +872,7 @@ mod tests {
                 }
                 Scenario::Indirect => (VOLUME_BYTES as f64, bs / self.bytes_per_s),
                 Scenario::Files | Scenario::Log => (FILLED, lanes * each_s),
+                Scenario::Copy => (FILLED, 2.0 * FILLED / self.bytes_per_s),
                 Scenario::Checkpoint => {
                     let flushes = match route {
                         Route::OneThread => point.files.unwrap() as f64,
@@ -945,6 +951,10 @@ mod tests {
                 assert_eq!(typed(it.pace, it.size), Typed::default());
                 log::rows(&it)
             }
+            args::Scenario::Copy(it) => {
+                assert_eq!((it.runtime, it.rounds, it.size), (None, None, None));
+                copy::rows(&it.rw)
+            }
             args::Scenario::Checkpoint(it) => {
                 assert_eq!((it.runtime, it.rounds, it.size), (None, None, None));
                 files::checkpoint_rows(&it)
@@ -958,6 +968,7 @@ mod tests {
             ("files", files::WRITTEN_DEFAULT_BYTES),
             ("checkpoint", files::WRITTEN_DEFAULT_BYTES),
             ("log", log::SIZE_DEFAULT_MAX_BYTES),
+            ("copy", copy::SIZE_DEFAULT_MAX_BYTES),
         ]
         .map(|(name, size_bytes)| draft(rows(name), size_bytes, TIME_MAX))
         .into()
@@ -986,6 +997,7 @@ mod tests {
                 draft(files, files::WRITTEN_DEFAULT_BYTES, TOUR_FILES_MAX),
                 draft(checkpoint, files::WRITTEN_DEFAULT_BYTES, TOUR_CHECKPOINT_MAX),
                 draft(log::tour_rows(), log::SIZE_DEFAULT_MAX_BYTES, TOUR_LOG_MAX),
+                draft(copy::tour_rows(), copy::SIZE_DEFAULT_MAX_BYTES, TOUR_COPY_MAX),
             ];
             let settled = drafts.map(|draft| speeds.settle(draft));
             let time: Duration = settled.iter().map(|(time, _)| *time).sum();
@@ -997,7 +1009,8 @@ mod tests {
     fn the_tour_left_scenarios_out() {
         let drafts = Plan::tour(&std::env::temp_dir()).unwrap().drafts;
         let scenarios = drafts.iter().map(|draft| draft.work.rows[0].0.scenario.name());
-        let expected = ["append", "sync", "mixed", "indirect", "files", "checkpoint", "log"];
+        let expected =
+            ["append", "sync", "mixed", "indirect", "files", "checkpoint", "log", "copy"];
         assert_eq!(scenarios.collect::<Vec<_>>(), expected);
     }
 

@@ -36,6 +36,8 @@ pub enum Route {
     Uring { iodepth: usize },
     /// One flush of the file system for `iodepth` writes.
     Syncfs { iodepth: usize },
+    /// Through the page cache, without a flush.
+    Unsynced,
 }
 
 impl Route {
@@ -79,6 +81,7 @@ impl Route {
             Self::OneThread => "one-thread",
             Self::Uring { .. } => "kernel-uring",
             Self::Syncfs { .. } => "syncfs",
+            Self::Unsynced => "unsynced",
         }
     }
 }
@@ -113,6 +116,7 @@ mod tests {
             OneThread,
             Uring { iodepth: 9 },
             Syncfs { iodepth: 9 },
+            Unsynced,
         ];
         for route in all {
             assert_eq!(is_dioxide(route.name()), route.is_dioxide(), "{}", route.name());

@@ -10,7 +10,7 @@ use super::records::{Gaps, Records};
 use super::schedule::Schedule;
 use super::stamp::salt;
 use super::work::{Backend, Point, Route, Scenario, Units, Work};
-use super::{append, checkpoint, files, indirect, log, mixed, sync};
+use super::{append, checkpoint, copy, files, indirect, log, mixed, sync};
 use anyhow::{Context, Result};
 use dioxide::{Durability, Tail};
 use rustix::fs::OFlags;
@@ -57,6 +57,7 @@ impl<'a> Task<'a> {
             Scenario::Files => files::run(self),
             Scenario::Checkpoint => checkpoint::run(self),
             Scenario::Log => log::run(self),
+            Scenario::Copy => copy::run(self),
         };
         let what = || {
             let (scenario, route) = (self.point.scenario.name(), self.route.name());

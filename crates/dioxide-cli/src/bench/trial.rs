@@ -53,7 +53,7 @@ fn of_one(
 
 /// Whether a run fills its file, or all its files, beforehand.
 pub fn is_filled(point: &Point, route: Route) -> bool {
-    point.scenario == Scenario::Mixed
+    matches!(point.scenario, Scenario::Mixed | Scenario::Copy)
         || route == Route::Recycled
         || match point.space {
             None | Some(Space::Unwritten) => false,

@@ -31,6 +31,8 @@ pub enum Scenario {
     Checkpoint,
     /// N threads append small records to one log, or to one of their own each, durably.
     Log,
+    /// One thread writes, copies or reads a long file from front to back.
+    Copy,
 }
 
 /// The space of files before the writes of a run.
@@ -69,7 +71,7 @@ pub struct Point {
     pub growth: Option<Growth>,
     /// dioxide's treatment of partial blocks. None if there are none.
     pub tail: Option<Tail>,
-    /// Percent of the operations that are reads. Only for scenarios with reads.
+    /// Percent of the operations that are reads. Only for scenarios with reads. A copy has 50.
     pub rwmixread: Option<u32>,
     /// The offered load of all threads together. None for closed-loop operation.
     pub rate_iops: Option<u64>,
@@ -215,6 +217,7 @@ impl Scenario {
             Self::Files => "files",
             Self::Checkpoint => "checkpoint",
             Self::Log => "log",
+            Self::Copy => "copy",
         }
     }
 }
@@ -231,6 +234,12 @@ impl Point {
             (_, Scenario::Files) => &[Route::OneThread, Route::Kernel, Route::Dioxide],
             (_, Scenario::Log) if self.files.is_some() => &[Route::Kernel, Route::Dioxide],
             (_, Scenario::Log) => &[Route::Mutex, Route::BufferedGroup, Route::Dioxide],
+            (_, Scenario::Copy) if self.rwmixread == Some(100) => {
+                &[Route::OneThread, Route::Kernel, Route::Dioxide]
+            }
+            (_, Scenario::Copy) => {
+                &[Route::OneThread, Route::Kernel, Route::Unsynced, Route::Dioxide]
+            }
             (_, Scenario::Checkpoint) => {
                 &[Route::OneThread, Route::Kernel, Route::Syncfs { iodepth: 1 }, Route::Dioxide]
             }
@@ -242,6 +251,7 @@ impl Point {
         let queue = Route::Queue { iodepth };
         match self.scenario {
             Scenario::Mixed => vec![queue],
+            Scenario::Copy => vec![],
             _ if self.numjobs != iodepth => vec![],
             Scenario::Log if self.files.is_none() => {
                 let (gathered, tasks) =

@@ -249,6 +249,8 @@ fn options(row: &Row) -> Pairs<String> {
     let rw = match (point.scenario, point.space) {
         (Scenario::Mixed, _) => "randrw",
         (Scenario::Files, Some(Space::Written)) => "randwrite",
+        (Scenario::Copy, _) if point.rwmixread == Some(100) => "read",
+        (Scenario::Copy, _) if point.rwmixread == Some(50) => "rw",
         _ => "write",
     };
     let ioengine = match row.route {

@@ -37,11 +37,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// The rows of each scenario and durability, and of each number of files and their space. They
-    /// are adjacent in `rows`.
+    /// The rows of each scenario, durability and share of reads, and of each number of files and
+    /// their space. They are adjacent in `rows`.
     fn groups(&self) -> impl Iterator<Item = &[Row]> {
         let group = |row: &Row| {
-            (row.point.scenario, row.point.durability, row.point.files, row.point.space)
+            let Point { scenario, durability, rwmixread, files, space, .. } = row.point;
+            (scenario, durability, rwmixread, files, space)
         };
         self.rows.chunk_by(move |one, next| group(one) == group(next))
     }
@@ -62,6 +63,7 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
             &[Route::Kernel, Route::Serialised]
         }
         (_, Scenario::Log) => &[Route::Mutex, Route::BufferedGroup, BATCH, GATHERED, Route::Kernel],
+        (_, Scenario::Copy) => &[Route::Kernel, Route::OneThread, Route::Unsynced],
         (_, Scenario::Files | Scenario::Checkpoint) => {
             &[Route::OneThread, Route::Kernel, URING, SYNCFS]
         }

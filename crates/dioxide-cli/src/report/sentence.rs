@@ -15,7 +15,9 @@ pub fn of(rows: &[Row]) -> String {
     match (point.rate_iops, point.backend, point.scenario) {
         (Some(rate), _, _) => given_load(rows, rate),
         (None, Backend::Sim, _) => own_cost(rows),
-        (None, _, Scenario::Append | Scenario::Mixed | Scenario::Log) => by_threads(rows),
+        (None, _, Scenario::Append | Scenario::Mixed | Scenario::Log | Scenario::Copy) => {
+            by_threads(rows)
+        }
         (None, _, Scenario::Sync) => sync_writers(rows),
         (None, _, Scenario::Indirect) => indirect(rows),
         (None, _, Scenario::Files) => files::writes(rows),
@@ -57,6 +59,11 @@ fn subject(point: Point) -> String {
         (Scenario::Files, _) => format!("Durable writes of {bs} to {}", files::of(point)),
         (Scenario::Checkpoint, _) => format!("Checkpoints of {}, {bs} in each", files::of(point)),
         (Scenario::Log, _) => format!("Log records of {bs}{}", files::logs(point)),
+        (Scenario::Copy, _) => match point.rwmixread {
+            Some(0) => "A long file, written".into(),
+            Some(100) => "A long file, read".into(),
+            _ => "A long file, copied".into(),
+        },
         (Scenario::Mixed, _) => {
             format!(
                 "Mixed reads and writes of {bs}, {} % reads",
@@ -183,7 +190,10 @@ fn rival_name(scenario: Scenario, route: Route) -> &'static str {
         (Route::Kernel, Scenario::Indirect) => "the loop mount",
         (Route::Kernel, Scenario::Log) => "an fdatasync for each record",
         (Route::Kernel, Scenario::Checkpoint) => "the kernel's threads",
+        (Route::Kernel, Scenario::Copy) => "the page cache",
         (Route::Kernel, _) => "the kernel",
+        (Route::OneThread, Scenario::Copy) => "one direct request at a time",
+        (Route::Unsynced, _) => "the page cache without a flush",
         (Route::OneThread, Scenario::Checkpoint) => "one fdatasync after the other",
         (Route::OneThread, _) => "one thread",
         (Route::Uring { .. }, _) => "the kernel's io_uring",

@@ -29,6 +29,7 @@ pub fn scenario(scenario: Scenario) -> &'static str {
         Scenario::Files => "Durable writes to files",
         Scenario::Checkpoint => "Checkpoints",
         Scenario::Log => "Durable log records",
+        Scenario::Copy => "Streams",
     }
 }
 
@@ -40,7 +41,12 @@ pub fn conditions(report: &Report, rows: &[Row]) -> String {
         .iter()
         .find_map(|row| row.point.tail)
         .map(|tail| format!(", tail {}", tail_name(tail)));
-    let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
+    let reads = point.rwmixread.map(|percent| match (point.scenario, percent) {
+        (Scenario::Copy, 0) => ", written".into(),
+        (Scenario::Copy, 100) => ", read".into(),
+        (Scenario::Copy, _) => ", copied".into(),
+        _ => format!(", {percent} % reads"),
+    });
     let files = point.files.map(|files| format!(", {}", counted(files as u64, "file")));
     let space = point.space.map(|space| format!(", {} space", space_name(space)));
     let rate = point
@@ -162,6 +168,10 @@ const INDIRECT: [Column; 11] = [
     ("cpu us/MiB", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_mib))),
     ("machine us/MiB", |row| known(row.median_known(|run| run.machine_cpu_us_per_mib), 0)),
 ];
+/// Of streams.
+const COPY: [Column; 2] = [INDIRECT[9], REQUESTS_PER_MIB];
+const REQUESTS_PER_MIB: Column =
+    ("requests/MiB", |row| known(row.median_per_op(|run| run.requests), 2));
 const REQUESTS_PER_WRITE: Column =
     ("requests/write", |row| known(row.median_per_op(|run| run.requests), 2));
 /// Of writes.
@@ -195,6 +205,7 @@ fn columns(point: Point) -> Vec<Column> {
             [&NAMES[..], &[IOPS, BANDWIDTH], &LATENCIES, &CPU, &[CPU_PER_OP], &COSTS].concat()
         }
         (_, Scenario::Checkpoint) => [&NAMES[..2], &[IOPS], &LATENCIES, &COSTS].concat(),
+        (_, Scenario::Copy) => [&NAMES[1..2], &[BANDWIDTH], &LATENCIES, &CPU, &COPY[..]].concat(),
     }
 }
 
