@@ -549,6 +549,64 @@ fn a_disk_that_lies_about_flushes_loses_records(fs: Fs) -> TrialResult {
     Ok(())
 }
 
+/// The content of a file that is replaced: its number in each place, and a length of its own.
+fn version(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(1000 + number as usize % 3000)
+}
+
+/// A child: replaces a file again and again, by the library or as most programs do.
+fn replace_for_ever(acks: &Acks, args: &[String]) {
+    for number in 1.. {
+        let content = version(number);
+        let result = match &*args[1] {
+            "whole" => dioxide::replace(&args[0], |writer| writer.write_all(&content)),
+            _ => fs::write(&args[0], &content),
+        };
+        match result {
+            Ok(()) => acks.send([number, 0, 0]),
+            Err(_) => return,
+        }
+    }
+}
+
+/// The number of the version that a file has after a power cut, and the last acknowledged one.
+/// None for the first if it has no whole version.
+fn replaced_version(
+    volume: &mut Volume,
+    how: &str,
+    keep: Keep,
+) -> Result<(Option<u64>, u64), Failed> {
+    let path = volume.path().join("file");
+    let mut child = child::spawn("replace_for_ever", &[&path.to_string_lossy(), how])?;
+    child.wait_for_acks(20, PATIENCE)?;
+    volume.disk().expect("on a FUSE disk").power_cut(keep)?;
+    let (_, acks) = child.wait(PATIENCE)?;
+    volume.power_cut(keep)?;
+    let last = acks.last().expect("at least 20")[0];
+    let content = fs::read(&path).unwrap_or_default();
+    let number = content.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    Ok(((content == version(number)).then_some(number), last))
+}
+
+fn a_replaced_file_is_whole_after_power_cuts(fs: Fs) -> TrialResult {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    for keep in [Keep::Nothing, Keep::Random { seed: 5 }, Keep::Random { seed: 6 }, Keep::All] {
+        let (found, last) = replaced_version(&mut volume, "whole", keep)?;
+        let is_kept = found.is_some_and(|found| (last..=last + 1).contains(&found));
+        assert!(is_kept, "{keep:?}: {found:?} is there, and {last} was acknowledged");
+    }
+    volume.fsck()?;
+    Ok(())
+}
+
+/// Control: a file that is written in place, without a flush.
+fn a_file_that_is_not_replaced_is_lost(fs: Fs) -> TrialResult {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let (found, last) = replaced_version(&mut volume, "in place", Keep::Nothing)?;
+    assert!(found.is_none_or(|found| found < last), "{found:?} is there");
+    Ok(())
+}
+
 fn acknowledged_records_survive_a_shutdown_of_the_file_system(fs: Fs) -> TrialResult {
     let mut volume = Volume::new(fs, SIZE_MIN)?;
     for (round, growth) in (0..).zip(["unwritten", "zeroed", "none", "unwritten"]) {
@@ -1045,6 +1103,8 @@ fn trials() -> Vec<Trial> {
         flushed_records_survive_power_cuts,
         acknowledged_records_survive_power_cuts,
         acknowledged_records_over_zeros_survive_power_cuts,
+        a_replaced_file_is_whole_after_power_cuts,
+        a_file_that_is_not_replaced_is_lost,
     ];
     let cuts = on_fuse.iter();
     all.extend(
@@ -1065,6 +1125,7 @@ fn main() -> ExitCode {
         ("write_durably_with_holes", write_durably_with_holes),
         ("write_durably_beyond", write_durably_beyond),
         ("open_append_close", open_append_close),
+        ("replace_for_ever", replace_for_ever),
     ];
     dioxide_testkit::run(scenarios, trials)
 }
