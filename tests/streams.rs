@@ -210,6 +210,37 @@ fn a_file_is_replaced_as_a_whole(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// A container has the same process ids again. The temporary file that a kill had left was in the
+/// way.
+fn a_temporary_file_that_is_left_is_not_in_the_way(dir: TestDir) -> TrialResult {
+    let left = |number| dir.join(format!(".a.{}-{number}.tmp", std::process::id()));
+    for number in 0..200 {
+        fs::write(left(number), b"left")?;
+    }
+    replace(dir.join("a"), |writer| writer.write_all(b"new"))?;
+    assert_eq!(fs::read(dir.join("a"))?, b"new");
+    assert_eq!(fs::read(left(7))?, b"left");
+    Ok(())
+}
+
+/// It was replaced itself.
+fn a_link_without_a_target_is_refused(dir: TestDir) -> TrialResult {
+    symlink("missing", dir.join("link"))?;
+    let error = replace(dir.join("link"), |_| Ok(())).expect_err("there is no target");
+    assert!(error.kind() == io::ErrorKind::NotFound && error.to_string().contains("link"));
+    assert!(fs::symlink_metadata(dir.join("link"))?.is_symlink());
+    Ok(())
+}
+
+/// The copy of a user's program by root ran as root.
+fn a_copy_has_no_rights_of_its_owner(dir: TestDir) -> TrialResult {
+    fs::write(dir.join("from"), b"program")?;
+    fs::set_permissions(dir.join("from"), fs::Permissions::from_mode(0o6755))?;
+    copy(dir.join("from"), dir.join("to"))?;
+    assert_eq!(fs::metadata(dir.join("to"))?.permissions().mode() & 0o7777, 0o755);
+    Ok(())
+}
+
 fn a_replacement_that_fails_leaves_the_old_file(dir: TestDir) -> TrialResult {
     let path = dir.join("a");
     fs::write(&path, b"old")?;
@@ -286,6 +317,13 @@ fn a_stopped_copy_leaves_nothing(dir: TestDir) -> TrialResult {
     assert_eq!(error.expect_err("it was stopped").kind(), io::ErrorKind::Interrupted);
     assert!(seen.is_sorted() && seen.iter().all(|(_, len)| *len == 4 * MIB as u64), "{seen:?}");
     assert_eq!((fs::read(dir.join("to"))?, names(&dir)?.len()), (b"old".to_vec(), 2));
+    let stop_at_the_end = |done, len| match done == len {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    let error = copy_with_progress(dir.join("from"), dir.join("to"), stop_at_the_end);
+    assert_eq!(error.expect_err("it was stopped").kind(), io::ErrorKind::Interrupted);
+    assert_eq!(fs::read(dir.join("to"))?, b"old");
     let error = copy(&*dir, dir.join("to")).expect_err("it is a directory");
     assert!(error.to_string().contains("not a regular file"), "{error}");
     Ok(())
@@ -300,6 +338,9 @@ fn trials() -> Vec<Trial> {
         slices_are_written_and_read_as_one,
         generic_code_takes_a_file,
         a_file_is_replaced_as_a_whole,
+        a_temporary_file_that_is_left_is_not_in_the_way,
+        a_link_without_a_target_is_refused,
+        a_copy_has_no_rights_of_its_owner,
         a_replacement_that_fails_leaves_the_old_file,
         a_copy_keeps_bytes_holes_and_permissions,
         a_copy_of_a_file_that_is_grown_has_its_length,

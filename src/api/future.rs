@@ -187,7 +187,7 @@ impl AsyncFile {
         })
     }
 
-    fn handle(&self) -> &Handle {
+    pub(crate) fn handle(&self) -> &Handle {
         self.reactor.handle()
     }
 }
@@ -238,6 +238,11 @@ impl<F: Deref<Target = AsyncFile>, M: Send + 'static> TransferOf<F, M> {
         M: AsMut<[u8]>,
     {
         Self::new(file, OpKind::Read(offset), into, Some(|into| Segment::of_mut(into.as_mut())))
+    }
+
+    /// Whether it still waits for the preparation of the file.
+    pub fn is_preparing(&self) -> bool {
+        matches!(self.progress, Progress::Preparing(..))
     }
 
     /// The call that prepares the file, if the operation needs it.

@@ -11,8 +11,8 @@ use crate::rules::policy::Growth;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::probe::parent_directory;
 use crate::text::shown;
-use rustix::fs::{Gid, SeekFrom as Seek, Uid};
-use std::fs::{self, Metadata, Permissions};
+use rustix::fs::{Gid, Mode, SeekFrom as Seek, Uid};
+use std::fs::{self, Metadata};
 use std::io::{self, BufRead, Seek as _, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::os::unix::ffi::OsStrExt;
@@ -34,9 +34,10 @@ use std::process;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// The new file keeps the permission bits of an old one, and its owner where that is permitted. It
-/// does not keep extended attributes and hard links. A symbolic link stays, and its target is
-/// replaced. Programs that have the old file open keep it.
+/// The new file keeps the permission bits of an old one (`rwxrwxrwx`), and its owner and group
+/// where that is permitted. Without the group, it gives the group no rights. It does not keep
+/// extended attributes and hard links. A symbolic link stays, and its target is replaced; one
+/// without a target is an error. Programs that have the old file open keep it.
 ///
 /// # Errors
 ///
@@ -103,8 +104,13 @@ pub fn copy_with_progress(
                 position += count as u64;
             }
         }
-        let _ = progress(len, len);
-        Ok(len)
+        if reader.get_ref().len()? < len {
+            return Err(of(from.as_ref(), io::ErrorKind::UnexpectedEof.into()));
+        }
+        match progress(len, len) {
+            ControlFlow::Continue(()) => Ok(len),
+            ControlFlow::Break(()) => Err(io::ErrorKind::Interrupted.into()),
+        }
     })
 }
 
@@ -120,8 +126,12 @@ fn next_data(file: &File, from: u64, len: u64) -> io::Result<Option<Range<u64>>>
         Err(rustix::io::Errno::INVAL) => return Ok(Some(from..len)),
         Err(error) => return Err(error.into()),
     };
-    let end = rustix::fs::seek(file, Seek::Hole(start))?;
-    Ok(Some(start..end.min(len)))
+    match rustix::fs::seek(file, Seek::Hole(start)) {
+        Ok(end) => Ok(Some(start..end.min(len))),
+        // The file became shorter.
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// As [`replace`]. The new file has the permission bits of `like`, or else of the old file.
@@ -130,33 +140,32 @@ fn replace_like<T>(
     like: Option<&Metadata>,
     write: impl FnOnce(&mut Writer) -> io::Result<T>,
 ) -> io::Result<T> {
-    // A symbolic link stays. Without a file there, its name is the given one.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let path = match fs::canonicalize(path) {
+        Ok(target) => target,
+        // A link without a target.
+        Err(error) if fs::symlink_metadata(path).is_ok() => return Err(of(path, error)),
+        Err(_) => path.to_path_buf(),
+    };
     let old = match fs::metadata(&path) {
         Ok(old) if old.is_file() => Some(old),
         Ok(_) => return Err(not_regular(&path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(of(&path, error)),
     };
-    let mode = like.or(old.as_ref()).map(|it| it.permissions().mode() & 0o7777);
-    // Declared before the writer, so that it outlives it.
-    let mut temporary = Temporary::new(&path)?;
+    let mode = like.or(old.as_ref()).map(|it| it.permissions().mode() & 0o777);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(if mode.is_some() { 0o600 } else { 0o666 });
     // Nothing recovers this file, and most are short.
     options.growth(Growth::None);
-    let mut writer = Writer::new(options.open(&temporary.path)?);
-    temporary.exists = true;
+    // The file is declared before the writer, so that it outlives it.
+    let (mut temporary, file) = Temporary::create(&path, &options)?;
+    let mut writer = Writer::new(file);
     let result = write(&mut writer)?;
     let file = writer.finish()?;
-    if let Some(old) = &old {
-        let owner = (Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())));
-        // Only root may give files away.
-        let _ = rustix::fs::fchown(&file, owner.0, owner.1);
-    }
+    let has_group = old.as_ref().is_none_or(|old| give(&file, old));
     if let Some(mode) = mode {
-        let permissions = Permissions::from_mode(mode);
-        fs::set_permissions(&temporary.path, permissions).map_err(|it| of(&temporary.path, it))?;
+        let mode = Mode::from_raw_mode(if has_group { mode } else { mode & !0o070 });
+        rustix::fs::fchmod(&file, mode).map_err(|errno| of(&temporary.path, errno.into()))?;
     }
     let FileHandle::Shared { engine, .. } = file.inner() else { unreachable!("it writes") };
     let file_systems = engine.file_systems().clone();
@@ -177,21 +186,37 @@ fn not_regular(path: &Path) -> io::Error {
     of(path, io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
 }
 
-/// A temporary file beside `path`. Dropped, it is removed.
+/// Gives the file the owner and group of the old one, as far as that is permitted. Returns whether
+/// it has the group.
+fn give(file: &File, old: &Metadata) -> bool {
+    let (owner, group) = (Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())));
+    // Only root may give files away.
+    rustix::fs::fchown(file, owner, group).is_ok() || rustix::fs::fchown(file, None, group).is_ok()
+}
+
+/// A temporary file beside another one. Dropped, it is removed.
 struct Temporary {
     path: PathBuf,
     exists: bool,
 }
 
 impl Temporary {
-    fn new(beside: &Path) -> io::Result<Self> {
+    fn create(beside: &Path, options: &OpenOptions) -> io::Result<(Self, File)> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = beside.file_name().ok_or_else(|| not_regular(beside))?;
         // The longest name has 255 bytes.
         let name = String::from_utf8_lossy(&name.as_bytes()[..name.len().min(64)]).into_owned();
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let unique = format!(".{name}.{}-{number}.tmp", process::id());
-        Ok(Self { path: beside.with_file_name(unique), exists: false })
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let unique = format!(".{name}.{}-{number}.tmp", process::id());
+            let mut temporary = Self { path: beside.with_file_name(unique), exists: true };
+            match options.open(&temporary.path) {
+                Ok(file) => return Ok((temporary, file)),
+                // A killed process with the same id has left it.
+                Err(error) if error.errno() == libc::EEXIST => temporary.exists = false,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 

@@ -308,11 +308,7 @@ impl Model {
             (..) => 1 + self.random.below(blocks * BLOCK),
         };
         let bytes = vec![0; len as usize];
-        let mut durable = self.random.one_in(2);
-        if let Kind::WriteAt(offset) = kind {
-            // The core never gets the others from the engine.
-            durable |= offset + len <= self.core.sizes().written / BLOCK * BLOCK;
-        }
+        let durable = self.random.one_in(2);
         let segment = Segment::of(&bytes);
         let covers =
             self.ops.iter().enumerate().filter(|(_, op)| matches!(op.answered, Some(Ok(_))));

@@ -4,7 +4,7 @@ use crate::args;
 use crate::interrupt;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, stderr};
+use std::io::{self, IsTerminal, stderr};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -18,10 +18,12 @@ pub fn run(args: args::Copy) -> Result<()> {
         interrupt::check().map_or_else(|_| ControlFlow::Break(()), ControlFlow::Continue)
     });
     bar.finish_and_clear();
-    // An interrupted copy has left the destination as it was.
-    interrupt::check()?;
-    copied?;
-    Ok(())
+    match copied {
+        Ok(_) => Ok(()),
+        // It has left the destination as it was.
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(interrupt::check()?),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// In a directory, the copy has the name of the file.

@@ -33,7 +33,8 @@ const WINDOW: usize = 8;
 ///
 /// It reads ahead, by direct transfers of up to 1 MiB. After a start or a seek, one is in flight.
 /// The window grows by one for each transfer that is consumed, up to eight. So the reader uses at
-/// most 10 MiB of memory, and none of the page cache.
+/// most 10 MiB of memory, and none of the page cache. Reads that a seek abandons keep their memory
+/// until they end.
 ///
 /// ```no_run
 /// use std::io::BufRead;
@@ -87,7 +88,9 @@ pub struct Reader(Reading);
 /// writer, see [`File::close`].
 ///
 /// With the feature `tokio` or `futures-io` it has the traits of that crate as well: `AsyncWrite`
-/// and `AsyncSeek`. The traits of std block, and so does a drop before a flush.
+/// and `AsyncSeek`. The traits of std block, and so does a drop before a flush. They need a reactor
+/// with a thread, not a [`LocalReactor`](crate::LocalReactor). There, and in a waker, a drop does
+/// not flush: it logs that bytes are missing.
 ///
 /// # Errors
 ///
@@ -287,7 +290,11 @@ impl Seek for Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         let Some(writing) = &mut self.0 else { return };
-        if let Err(error) = wait(|context| writing.poll_flush(context)) {
+        let flushed = match writing.is_flushed() || writing.file().handle().can_be_awaited() {
+            true => wait(|context| writing.poll_flush(context)),
+            false => Err(io::Error::other("this thread cannot wait for the reactor")),
+        };
+        if let Err(error) = flushed {
             log::error!("dioxide: a writer was dropped, and bytes of it are missing: {error}");
         }
     }

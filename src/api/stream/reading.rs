@@ -1,7 +1,8 @@
 //! The window of transfers ahead of a [`Reader`](super::Reader).
 
 use super::{CHUNK_BYTES, Chunk, WINDOW, room_at, sought};
-use crate::api::future::{AsyncFile, TransferOf};
+use crate::api::future::{AsyncFile, Blocking, TransferOf};
+use crate::engine::handle::FileHandle;
 use crate::error::Result;
 use std::collections::VecDeque;
 use std::io::{self, SeekFrom};
@@ -13,7 +14,37 @@ use std::{fmt, mem};
 /// A read in flight, or its result.
 enum Ahead {
     Begun(TransferOf<Arc<AsyncFile>, Chunk>),
+    /// Of a file that this process does not write: the reactor would make one call at a time.
+    Called(Blocking<'static, (Result<u64>, Chunk)>),
     Ended(Result<u64>, Chunk),
+}
+
+impl Ahead {
+    fn begin(file: &Arc<AsyncFile>, mut chunk: Chunk, start: u64) -> Self {
+        match file.file().inner() {
+            FileHandle::Shared { .. } => {
+                Self::Begun(TransferOf::read_at(file.clone(), chunk, start))
+            }
+            FileHandle::Reader(_) => {
+                let file = file.clone();
+                Self::Called(Blocking::new(move || {
+                    let read = file.file().read_at(chunk.as_mut(), start);
+                    (read.map(|read| read as u64), chunk)
+                }))
+            }
+        }
+    }
+
+    /// Whether it has ended. The first call begins it.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let (result, chunk) = match self {
+            Self::Begun(transfer) => ready!(Pin::new(transfer).poll(context)),
+            Self::Called(call) => ready!(Pin::new(call).poll(context)),
+            Self::Ended(..) => return Poll::Ready(()),
+        };
+        *self = Self::Ended(result, chunk);
+        Poll::Ready(())
+    }
 }
 
 /// The state of a reader.
@@ -44,6 +75,11 @@ impl Reading {
         self.position
     }
 
+    #[cfg(test)]
+    pub fn in_flight(&self) -> usize {
+        self.ahead.len()
+    }
+
     /// The bytes at hand from the position on.
     pub fn filled(&self) -> &[u8] {
         match &self.chunk {
@@ -62,6 +98,8 @@ impl Reading {
         while self.filled().is_empty() {
             if let Some((_, chunk)) = self.chunk.take() {
                 self.free.push(chunk);
+                // It was consumed whole, and more is wanted.
+                self.window = (self.window + 1).min(WINDOW);
             }
             if self.ahead.is_empty() {
                 self.next = self.position / self.unit() * self.unit();
@@ -70,8 +108,9 @@ impl Reading {
             if !ready!(self.poll_next(context))? {
                 return Poll::Ready(Ok(&[]));
             }
-            self.window = (self.window + 1).min(WINDOW);
-            self.read_ahead(context)?;
+            if self.window > 1 {
+                self.read_ahead(context)?;
+            }
         }
         Poll::Ready(Ok(self.filled()))
     }
@@ -79,10 +118,7 @@ impl Reading {
     /// Ready when the first read has ended. False if it has no byte at the position.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let Some((start, first)) = self.ahead.front_mut() else { return Poll::Ready(Ok(false)) };
-        if let Ahead::Begun(transfer) = first {
-            let (result, chunk) = ready!(Pin::new(transfer).poll(context));
-            *first = Ahead::Ended(result, chunk);
-        }
+        ready!(first.poll(context));
         let start = *start;
         let Some((_, Ahead::Ended(result, mut chunk))) = self.ahead.pop_front() else {
             unreachable!("it has just ended");
@@ -111,11 +147,9 @@ impl Reading {
             let mut chunk = self.free.pop().unwrap_or_else(Chunk::new);
             chunk.len = room.min(left.next_multiple_of(self.unit())) as usize;
             let (start, len) = (self.next, chunk.len as u64);
-            let mut transfer = TransferOf::read_at(self.file.clone(), chunk, start);
-            let ahead = match Pin::new(&mut transfer).poll(context) {
-                Poll::Pending => Ahead::Begun(transfer),
-                Poll::Ready((result, chunk)) => Ahead::Ended(result, chunk),
-            };
+            let mut ahead = Ahead::begin(&self.file, chunk, start);
+            // Whether it has ended already shows when it is the first.
+            let _ = ahead.poll(context);
             self.ahead.push_back((start, ahead));
             self.next = start + len;
         }

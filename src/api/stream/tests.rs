@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::api::options::OpenOptions;
+use crate::api::queue::QueueOptions;
+use crate::api::reactor::LocalReactor;
 use crate::api::sim::{self, Disk};
 use crate::backend::sim::Call;
 use crate::error::{Error, ErrorKind};
@@ -201,4 +203,72 @@ fn a_seek_out_of_range_is_refused() {
     let mut writer = Writer::new(disk.open(OpenOptions::new().write(true), "a").unwrap());
     writer.seek(SeekFrom::Start(u64::MAX - 1)).unwrap();
     writer.write_all(&[1; 2]).and_then(|()| writer.flush()).unwrap_err();
+}
+
+/// The first write waits for the preparation of the file. Those behind it left a gap, which is
+/// refused over recycled space.
+#[test]
+fn a_stream_from_inside_a_block_leaves_no_gap() {
+    let disk = Disk::new(1);
+    let file = disk.open(OpenOptions::new().write(true).create(true), "a").unwrap();
+    file.append(&vec![1; 12 * CHUNK_BYTES]).unwrap();
+    file.recycle().unwrap();
+    file.append(&[2; 100]).unwrap();
+    let mut writer = Writer::new(file);
+    writer.seek(SeekFrom::End(0)).unwrap();
+    writer.write_all(&vec![3; 10 * CHUNK_BYTES]).unwrap();
+    let file = writer.finish().unwrap();
+    assert_eq!(file.len().unwrap(), 100 + 10 * CHUNK_BYTES as u64);
+    assert!(disk.content("a").unwrap()[100..100 + 10 * CHUNK_BYTES].iter().all(|it| *it == 3));
+}
+
+/// A dropped future had left the target of its seek, which a later seek moved to.
+#[test]
+fn a_seek_that_was_begun_comes_before_the_next_write() {
+    let disk = Disk::new(1);
+    let mut writer =
+        Writer::new(disk.open(OpenOptions::new().write(true).create(true), "a").unwrap());
+    writer.write_all(&[1; 100]).unwrap();
+    writer.writing_mut().start_seek(SeekFrom::Start(10)).unwrap();
+    writer.write_all(&[2; 10]).unwrap();
+    assert_eq!(writer.stream_position().unwrap(), 20);
+    writer.finish().unwrap().close().unwrap();
+    let expected = [&[1; 10][..], &[2; 10], &[1; 80]].concat();
+    assert_eq!(disk.content("a").unwrap(), expected);
+}
+
+/// The thread that drops it drives the reactor, and slept for ever.
+#[test]
+fn a_writer_of_a_local_reactor_can_be_dropped() {
+    let disk = Disk::new(1);
+    let reactor = LocalReactor::new(&QueueOptions::new());
+    let file = disk.open(OpenOptions::new().write(true).create(true), "a").unwrap();
+    let mut writer = Writer::new(reactor.attach(file));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(writer.writing_mut().poll_write(&mut context, &[1; 100]).is_ready());
+    drop(writer);
+    let file = disk.open(OpenOptions::new().write(true), "a").unwrap();
+    let mut writer = Writer::new(reactor.attach(file));
+    assert!(writer.writing_mut().poll_write(&mut context, &[2; 100]).is_ready());
+    reactor
+        .block_on(std::future::poll_fn(|context| writer.writing_mut().poll_flush(context)))
+        .unwrap();
+    drop(writer);
+    assert_eq!(disk.content("a").unwrap(), [2; 100]);
+}
+
+/// A seek and a short read cost three transfers.
+#[test]
+fn a_short_read_costs_one_transfer() {
+    let disk = Disk::new(1);
+    disk.put("a", &[5; 8 << 20]);
+    let mut reader = Reader::new(disk.open(&OpenOptions::new(), "a").unwrap());
+    for position in [0, 5 << 20, 3 << 20] {
+        reader.seek(SeekFrom::Start(position)).unwrap();
+        reader.read_exact(&mut [0; 100]).unwrap();
+        assert_eq!(reader.0.in_flight(), 0);
+    }
+    let mut rest = Vec::new();
+    reader.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest.len(), (5 << 20) - 100);
 }

@@ -37,6 +37,11 @@ impl Writing {
         &self.file
     }
 
+    /// Whether nothing is unsent or in flight.
+    pub fn is_flushed(&self) -> bool {
+        self.chunk.is_none() && self.behind.is_empty()
+    }
+
     /// The file. Nothing is in flight.
     pub fn into_file(self) -> AsyncFile {
         Arc::into_inner(self.file).expect("only writes in flight share it")
@@ -54,6 +59,10 @@ impl Writing {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.check()?;
+        if self.seeking.is_some() {
+            // Its future was dropped.
+            ready!(self.poll_seek(context))?;
+        }
         if self.chunk.is_none() && !data.is_empty() {
             self.chunk = Some(ready!(self.poll_free(context))?);
         }
@@ -68,8 +77,18 @@ impl Writing {
         Poll::Ready(Ok(count))
     }
 
-    /// Ready with memory for a chunk: as soon as the window has room.
+    /// Ready with memory for a chunk: as soon as the window has room. Nothing is sent behind a
+    /// write that waits for the preparation of the file: it would leave a gap.
     fn poll_free(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        while let Some(last) = self.behind.back_mut().filter(|last| last.is_preparing()) {
+            if let Poll::Ready((result, chunk)) = Pin::new(&mut *last).poll(context) {
+                self.behind.pop_back();
+                self.on_ended(result, chunk);
+                self.check()?;
+            } else if last.is_preparing() {
+                return Poll::Pending;
+            }
+        }
         while self.behind.len() >= WINDOW {
             ready!(self.poll_first(context))?;
         }

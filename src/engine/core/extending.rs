@@ -484,7 +484,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Fails the waiting operations that extend the file, and submits the others among them.
+    /// Fails the waiting operations, and submits those below the last block.
     pub(super) fn fail_waiting(&mut self, kind: &ErrorKind, out: &mut Outbox<T>) {
         for (place, member) in self.waiting.drain(..).flat_map(|it| it.members).collect::<Vec<_>>()
         {

@@ -3,8 +3,8 @@
 //! A part of a unit is written with the rest of it. So a write waits while it shares a unit with
 //! one that is in flight or waits itself. A write also waits for its cohort, so that adjacent ones
 //! share a request. A release merges adjacent waiting writes, and submits the oldest first. None
-//! overtakes an older one that shares a unit with it. A release follows each completed request, and
-//! each leader that is awake.
+//! overtakes an older one that shares a unit with it, except as a part of an older request. A
+//! release follows each completed request, and each leader that is awake.
 
 use super::{Fill, Member, Outbox, Request, SmallVec1, Work};
 use crate::error::ErrorKind;

@@ -228,10 +228,15 @@ impl Reactor {
         }
     }
 
+    /// Whether a thread that waits for an operation does not keep it from its end: the worker has
+    /// a thread, which is another one.
+    pub fn can_be_awaited(&self) -> bool {
+        self.has_thread && !IS_WORKERS.try_with(Cell::get).unwrap_or(true)
+    }
+
     /// Waits until the worker has released the closed files.
     pub fn let_go_of_closed(&self) {
-        let is_workers = IS_WORKERS.try_with(Cell::get).unwrap_or(true);
-        if !self.has_thread || is_workers || !self.is_current() {
+        if !self.can_be_awaited() || !self.is_current() {
             return;
         }
         let mut state = self.state();
