@@ -8,7 +8,7 @@ use crate::error::Operation;
 use crate::open::flushing;
 use crate::os_error::flushed;
 use crate::rules::policy::Growth;
-use crate::sync::atomic::{AtomicU64, Ordering};
+
 use crate::sys::probe::parent_directory;
 use crate::text::shown;
 use rustix::fs::{Gid, Mode, SeekFrom as Seek, Uid};
@@ -19,6 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Replaces the content of a file as a whole, durably. After a crash the file has its old content
 /// or the new one, never a mixture.

@@ -75,7 +75,7 @@ impl Reading {
         self.position
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub fn in_flight(&self) -> usize {
         self.ahead.len()
     }
