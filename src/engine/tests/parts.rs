@@ -158,7 +158,7 @@ fn an_overwrite_behind_a_failed_write_is_written() {
     let mut bench = Bench::of(2 * BLOCK_BYTES, Some(Prepared::Unwritten));
     bench.append(1, 10);
     bench.write(2, BLOCK_BYTES, 10);
-    bench.write(3, BLOCK_BYTES + 1000, BLOCK_BYTES as usize);
+    bench.write(3, BLOCK_BYTES + 5, BLOCK_BYTES as usize + 100);
     bench.write(4, BLOCK_BYTES, 10);
     assert_eq!(bench.in_flight(), [1, 2]);
     let kind = ErrorKind::Os(libc::EIO);
