@@ -126,7 +126,12 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::process::Process;
+    use crate::sys::probe::Through;
     use std::cell::Cell;
+
+    /// No device has this number.
+    const NOWHERE: u64 = 0xFFFF_FFF1;
 
     /// The defect: the commit of another file covered a write that XFS had kept in the page cache.
     #[test]
@@ -152,5 +157,27 @@ mod tests {
             .expect_err("it is not written back");
         placement.changed.store(0, Ordering::Release);
         assert_eq!((needs(), calls.get()), (Reach::FileSystem, 3), "it is tried again");
+    }
+
+    /// Space that was grown since the last commit is found only after the next one.
+    #[test]
+    fn growth_needs_a_commit_that_begins_after_it() {
+        let process = Process::new(0);
+        let fs = process.file_system(NOWHERE, Through::Device).expect("nothing failed yet");
+        let fs = FileSystems::from(fs);
+        let placement = Placement::new(fs.clone());
+        let needs = || placement.prepare_flush(|| Ok(())).expect("no error");
+        let end = |flush| {
+            fs.end_flush(flush, (&Ok(()), Reach::FileSystem), |_| unreachable!("no error"));
+        };
+        end(fs.begin_flush());
+        for _ in 0..2 {
+            let before = fs.begin_flush();
+            placement.change(|| ());
+            end(before);
+            assert_eq!(needs(), Reach::FileSystem);
+            end(fs.begin_flush());
+            assert_eq!(needs(), Reach::Device);
+        }
     }
 }
