@@ -1,7 +1,7 @@
 //! Writes of parts of blocks: who waits for whom, and the end of the file.
 
 use super::*;
-use crate::engine::core::{Outcome, Request};
+use crate::engine::core::{Dio, Outcome, Request};
 use crate::rules::recovery::Verdict;
 use std::collections::BTreeMap;
 
@@ -93,19 +93,21 @@ fn writers_of_one_unit_take_turns() {
     }
 }
 
-/// A wide write waits for one of its units. Others must not take the next one meanwhile.
+/// A wide write waits for two of its units. Another one must not take the unit between meanwhile.
 #[test]
 fn no_write_overtakes_an_older_one_of_its_unit() {
     let mut bench = Bench::of(4 * BLOCK_BYTES, None);
     bench.write(1, 0, 10);
-    bench.write(2, 100, 1000);
-    bench.write(3, 600, 10);
-    assert_eq!(bench.in_flight(), [1]);
+    bench.write(2, 2 * SECTOR, 10);
+    bench.write(3, 100, 2 * SECTOR as usize);
+    bench.write(4, SECTOR + 100, 10);
+    assert_eq!(bench.in_flight(), [1, 2]);
     bench.complete(1);
     assert_eq!(bench.in_flight(), [2]);
-    bench.write(4, 0, 10);
     bench.complete(2);
-    assert_eq!(bench.in_flight(), [3, 4]);
+    assert_eq!(bench.in_flight(), [3]);
+    bench.complete(3);
+    assert_eq!(bench.in_flight(), [4]);
 }
 
 /// Two threads write a block below the last one again and again. A third thread extends the file
@@ -114,8 +116,8 @@ fn no_write_overtakes_an_older_one_of_its_unit() {
 fn a_write_past_the_end_that_begins_below_the_last_block_gets_its_turn() {
     for prepared in [None, Some(Prepared::Unwritten)] {
         let mut bench = Bench::of(2 * BLOCK_BYTES, prepared);
-        bench.write(1, BLOCK_BYTES, 10);
-        bench.write(2, BLOCK_BYTES, 10);
+        bench.write(1, BLOCK_BYTES + 1500, 10);
+        bench.write(2, BLOCK_BYTES + 1500, 10);
         bench.write(3, BLOCK_BYTES + 1000, BLOCK_BYTES as usize);
         bench.append(4, 10);
         let mut answered = Vec::new();
@@ -125,7 +127,7 @@ fn a_write_past_the_end_that_begins_below_the_last_block_gets_its_turn() {
                 outcome.unwrap();
                 answered.push(token);
                 if token < 3 {
-                    bench.write(token, BLOCK_BYTES, 10);
+                    bench.write(token, BLOCK_BYTES + 1500, 10);
                 }
             }
         }
@@ -150,6 +152,29 @@ fn the_last_unit_is_not_written_beside_a_write_that_moves_the_size() {
     assert_eq!(bench.in_flight(), [3]);
     bench.complete(3);
     assert_eq!(bench.core.sizes().physical, 2 * SECTOR);
+}
+
+/// The leader of overwrites of the last unit awakes while a write past the end is in flight.
+#[test]
+fn a_cohort_waits_for_a_write_that_moves_the_size() {
+    let mut bench = Bench::of(1000, None);
+    let data = record(1, 1);
+    let write = |offset, len: usize| Dio::Write(Segment::of(&data[..len]), offset);
+    bench.core.submit([(1, write(0, 512), false), (2, write(512, 88), false)], &mut bench.out);
+    bench.settle();
+    assert_eq!(bench.complete(1).len(), 2, "answered together");
+    bench.core.take(3, write(900, 50), true, &mut bench.out);
+    let calls = std::mem::take(&mut bench.out.calls);
+    assert_eq!(calls.len(), 1, "it waits for its cohort");
+    bench.write(4, 8192, 100);
+    assert_eq!(bench.in_flight(), [4]);
+    for (_, call) in calls {
+        bench.core.on_called(call, &mut bench.out);
+    }
+    bench.settle();
+    assert_eq!(bench.in_flight(), [4]);
+    assert!(bench.fail(4)[0].1.is_err());
+    assert_eq!(bench.in_flight(), [3]);
 }
 
 /// An overwrite waited behind a write past the end, which then failed for good.
