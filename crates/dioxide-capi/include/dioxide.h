@@ -218,8 +218,8 @@ struct dioxide_recovery {
 };
 
 /**
- * The alignment with which operations cost least: memory, offsets and lengths, in bytes. Set `size`
- * before it is filled in.
+ * The alignment with which operations cost least: memory, offsets and lengths, in bytes. Set
+ * `size` before it is filled in.
  */
 struct dioxide_alignment {
     /**
@@ -967,8 +967,8 @@ int dioxide_queue_append(struct dioxide_queue *queue,
                          uint64_t user_data);
 
 /**
- * Queues a write of `length` bytes of `data` at `offset`, as `dioxide_pwrite`. The first write of a
- * part of a block of a file waits here for the operations in flight, also for those of other
+ * Queues a write of `length` bytes of `data` at `offset`, as `dioxide_pwrite`. The first write of
+ * a part of a block of a file waits here for the operations in flight, also for those of other
  * queues.
  *
  * # Return value
