@@ -280,7 +280,7 @@ fn bench_of_copies(dir: TestDir) -> TrialResult {
     assert_eq!(paths(&results), [&written[..], &written, &read].concat());
     for result in &results {
         assert!(result["iops"].as_f64().unwrap() > 0.0, "{result}");
-        assert_eq!(result["size_bytes"], 5 << 20);
+        assert_eq!(result["asked"]["size_bytes"], 5 << 20, "{result}");
     }
     Ok(())
 }
