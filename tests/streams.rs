@@ -86,21 +86,28 @@ fn streams_of_std(dir: TestDir) -> TrialResult {
     })
 }
 
+/// Runs a program by the asynchronous traits in scope, whose names are the same in both crates.
+macro_rules! play {
+    ($writer:ident, $steps:ident) => {
+        for step in $steps {
+            match step {
+                Step::Write(data) => AsyncWriteExt::write_all(&mut $writer, &data).await?,
+                Step::Flush => AsyncWriteExt::flush(&mut $writer).await?,
+                Step::Seek(to) => {
+                    let sought = AsyncSeekExt::seek(&mut $writer, SeekFrom::Start(to)).await?;
+                    assert_eq!(sought, to);
+                }
+            }
+        }
+    };
+}
+
 fn streams_of_tokio(dir: TestDir) -> TrialResult {
     use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let write = |mut writer: Writer, steps: Vec<Step>| {
         runtime.block_on(async {
-            for step in steps {
-                match step {
-                    Step::Write(data) => AsyncWriteExt::write_all(&mut writer, &data).await?,
-                    Step::Flush => AsyncWriteExt::flush(&mut writer).await?,
-                    Step::Seek(to) => {
-                        let sought = AsyncSeekExt::seek(&mut writer, SeekFrom::Start(to)).await?;
-                        assert_eq!(sought, to);
-                    }
-                }
-            }
+            play!(writer, steps);
             AsyncWriteExt::shutdown(&mut writer).await
         })
     };
@@ -115,16 +122,7 @@ fn streams_of_futures_io(dir: TestDir) -> TrialResult {
     use smol::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
     let write = |mut writer: Writer, steps: Vec<Step>| {
         smol::block_on(async {
-            for step in steps {
-                match step {
-                    Step::Write(data) => AsyncWriteExt::write_all(&mut writer, &data).await?,
-                    Step::Flush => AsyncWriteExt::flush(&mut writer).await?,
-                    Step::Seek(to) => {
-                        let sought = AsyncSeekExt::seek(&mut writer, SeekFrom::Start(to)).await?;
-                        assert_eq!(sought, to);
-                    }
-                }
-            }
+            play!(writer, steps);
             AsyncWriteExt::close(&mut writer).await
         })
     };

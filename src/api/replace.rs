@@ -8,7 +8,6 @@ use crate::error::Operation;
 use crate::open::flushing;
 use crate::os_error::flushed;
 use crate::rules::policy::Growth;
-
 use crate::sys::probe::parent_directory;
 use crate::text::shown;
 use rustix::fs::{Gid, Mode, SeekFrom as Seek, Uid};
