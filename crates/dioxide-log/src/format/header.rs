@@ -1,0 +1,139 @@
+//! The header of a segment.
+
+use super::{BLOCK_BYTES, LogId, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, array, u32_at, u64_at};
+use crate::lsn::Lsn;
+
+const MAGIC: [u8; 8] = *b"DIOXLOG\0";
+const VERSION: u32 = 1;
+const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
+
+/// The first block of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub log: LogId,
+    /// The number of the segment.
+    pub number: u64,
+    /// The size of every segment of the log.
+    pub segment_bytes: u64,
+    /// The LSN of the next record when the segment began.
+    pub first: Lsn,
+    /// The lowest LSN of the log when the segment began.
+    pub front: Lsn,
+    /// The time when the segment began, in seconds since 1970.
+    pub begun: u64,
+}
+
+/// The content of the first block of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Header(Header),
+    /// Zeros: the segment was never used.
+    Blank,
+    /// The checksum is wrong: a torn first write, or damage.
+    Invalid,
+    /// A valid header of another version of the format.
+    Version(u32),
+}
+
+impl Header {
+    /// Writes the header into the first block of a segment.
+    pub fn encode(&self, block: &mut [u8]) {
+        block.fill(0);
+        block[..8].copy_from_slice(&MAGIC);
+        block[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        block[16..32].copy_from_slice(&self.log.0);
+        let numbers = [self.number, self.segment_bytes, self.first.0, self.front.0, self.begun];
+        for (into, number) in block[32..72].chunks_exact_mut(8).zip(numbers) {
+            into.copy_from_slice(&number.to_le_bytes());
+        }
+        let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
+        block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Parses the first block of a segment.
+    pub fn parse(block: &[u8]) -> Found {
+        if block.iter().all(|byte| *byte == 0) {
+            return Found::Blank;
+        }
+        if block[..8] != MAGIC
+            || crc32c::crc32c(&block[..CHECKSUM_AT]) != u32_at(block, CHECKSUM_AT)
+        {
+            return Found::Invalid;
+        }
+        let version = u32_at(block, 8);
+        if version != VERSION {
+            return Found::Version(version);
+        }
+        let number = |at: usize| u64_at(block, 32 + 8 * at);
+        let header = Self {
+            log: LogId(array(block, 16..32)),
+            number: number(0),
+            segment_bytes: number(1),
+            first: Lsn(number(2)),
+            front: Lsn(number(3)),
+            begun: number(4),
+        };
+        match header.is_sound() {
+            true => Found::Header(header),
+            false => Found::Invalid,
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
+            && self.segment_bytes.is_multiple_of(BLOCK_BYTES)
+            && self.number > 0
+            && self.first >= Lsn::FIRST
+            && (Lsn::FIRST..=self.first).contains(&self.front)
+    }
+
+    /// The life of the frames of this segment.
+    pub fn life(&self) -> u32 {
+        self.number as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            log: LogId(*b"0123456789abcdef"),
+            number: 7,
+            segment_bytes: 1 << 20,
+            first: Lsn(1000),
+            front: Lsn(12),
+            begun: 1_700_000_000,
+        }
+    }
+
+    #[test]
+    fn a_header_is_parsed_as_it_was_written() {
+        let mut block = [0xAA; BLOCK_BYTES as usize];
+        header().encode(&mut block);
+        assert_eq!(Header::parse(&block), Found::Header(header()));
+        assert_eq!(Header::parse(&[0; BLOCK_BYTES as usize]), Found::Blank);
+    }
+
+    #[test]
+    fn no_changed_bit_of_a_header_is_accepted() {
+        let mut block = [0; BLOCK_BYTES as usize];
+        header().encode(&mut block);
+        for bit in 0..block.len() * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Header::parse(&block), Found::Invalid, "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut block = [0; BLOCK_BYTES as usize];
+        header().encode(&mut block);
+        block[8] = 2;
+        let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
+        block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(Header::parse(&block), Found::Version(2));
+    }
+}

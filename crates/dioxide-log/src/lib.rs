@@ -1,0 +1,50 @@
+//! A write-ahead log for Linux: concurrent durable appends by direct I/O, in recycled segments.
+//!
+//! ```no_run
+//! use dioxide_log::Log;
+//!
+//! let log = Log::open("records")?; // a directory
+//! let lsn = log.append(b"a record")?; // stable when it returns; threads share `log`
+//! for record in log.iter_from(log.first_lsn()) {
+//!     let (lsn, bytes) = record?;
+//!     println!("{lsn}: {} bytes", bytes.len());
+//! }
+//! log.truncate_front(lsn)?; // removes the records before it
+//! log.close()?;
+//! # Ok::<(), dioxide_log::Error>(())
+//! ```
+//!
+//! # Layout
+//!
+//! `format`, `index` and `batch` are values: the bytes of a log (docs/log-format.md), its records,
+//! and the frames of one write. A [`storage`] is a medium. `recover` reads a log as it was left,
+//! and `writer` continues it: it owns the control flow of appends, truncations and flushes. `pool`
+//! makes and frees segments. `reader` follows the writer.
+
+#![deny(unsafe_code)]
+
+mod batch;
+mod error;
+mod format;
+mod index;
+mod log;
+mod lsn;
+mod options;
+mod pool;
+mod reader;
+mod recover;
+mod stats;
+pub mod storage;
+mod ticket;
+mod window;
+mod writer;
+
+pub use dioxide::Durability;
+pub use error::{Error, Result};
+pub use format::LogId;
+pub use log::{Append, Log};
+pub use lsn::Lsn;
+pub use options::LogOptions;
+pub use reader::{Follow, Iter, Record};
+pub use recover::Report;
+pub use stats::Stats;

@@ -1,0 +1,372 @@
+//! A log, as users see it.
+
+use crate::error::{Error, Result};
+use crate::format::header::Header;
+use crate::format::{BLOCK_BYTES, LogId};
+use crate::index::Index;
+use crate::lsn::Lsn;
+use crate::options::LogOptions;
+use crate::pool;
+use crate::reader::{Follow, Iter};
+use crate::recover::{Member, Recovered, Report, recover};
+use crate::stats::Stats;
+use crate::storage::Storage;
+use crate::storage::device::Device;
+use crate::storage::dir::Dir;
+use crate::ticket::Ticket;
+use crate::writer::{Writer, now};
+use dioxide::{Buffer, OpenOptions};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::thread::{self, JoinHandle};
+
+/// A write-ahead log. Threads and tasks share it by reference. Clones are the same log.
+///
+/// A record has a [number](Lsn): the first record of a log has 1, and each next record the next
+/// number. All records below an acknowledged one are acknowledged, or will be with the same outcome
+/// as their batch.
+///
+/// [`close`](Self::close) reports whether closing succeeded. Dropping the last clone closes as
+/// well, and logs an error.
+///
+/// # After a crash
+///
+/// [`open`](Self::open) finds every acknowledged record, and possibly whole records behind them
+/// that were not yet acknowledged. It never finds a torn record, an old one of a reused segment, or
+/// a part of a batch. Damage of acknowledged records is an error, never a shorter log.
+#[derive(Clone, Debug)]
+pub struct Log(Arc<Open>);
+
+#[derive(Debug)]
+struct Open {
+    writer: Arc<Writer>,
+    pool: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LogOptions {
+    /// Opens the log in a directory, or on a block device.
+    ///
+    /// A log on a device begins at the first block of the device. For a new log that block must be
+    /// zeros.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Locked`]: another writer has the log open.
+    /// - [`Error::Corrupt`], [`Error::Version`]: the log is damaged, or of a later version.
+    /// - [`Error::Missing`]: there is no log, and [`create`](Self::create) is not set.
+    ///
+    /// Or the error of a system call.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Log> {
+        let path = path.as_ref();
+        let is_device =
+            std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        let storage: Arc<dyn Storage> = match is_device {
+            true => {
+                self.check()?;
+                let file = OpenOptions::new().write(true).open(path)?;
+                Arc::new(Device::new(file, path, self.segment_bytes)?)
+            }
+            false => Arc::new(Dir::open(path, self.create)?),
+        };
+        self.open_storage(storage)
+    }
+
+    /// Opens the log on any medium, such as a striped volume ([`Device`]) or a simulated disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_storage(&self, storage: Arc<dyn Storage>) -> Result<Log> {
+        self.check()?;
+        let recovered = match recover(storage.as_ref())? {
+            Some(mut recovered) => {
+                recovered.clear()?;
+                recovered
+            }
+            None if self.create => create(storage.as_ref(), self.segment_bytes)?,
+            None => return Err(Error::Missing { path: storage.path().into() }),
+        };
+        let writer = Arc::new(Writer::new(storage.clone(), self.clone(), recovered)?);
+        let thread = thread::Builder::new().name("dioxide-log-pool".into());
+        let run = {
+            let writer = writer.clone();
+            move || pool::run(&writer)
+        };
+        let pool = thread
+            .spawn(run)
+            .map_err(|error| Error::system("spawn a thread for", storage.path(), error))?;
+        Ok(Log(Arc::new(Open { writer, pool: Mutex::new(Some(pool)) })))
+    }
+}
+
+/// Makes the first segment of a log. Its header is stable before its first frame, so that damage of
+/// the header is not taken for a log that was never begun.
+fn create(storage: &dyn Storage, segment_bytes: u64) -> Result<Recovered> {
+    let mut segments = storage.segments()?;
+    if segments.is_empty() {
+        segments.push(storage.create(segment_bytes)?);
+    }
+    let segment = segments.remove(0);
+    let segment_bytes = segment.bytes();
+    let mut id = [0; 16];
+    rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Error::system("draw a random name for", storage.path(), error))?;
+    #[rustfmt::skip]
+    let header = Header { log: LogId(id), number: 1, segment_bytes, first: Lsn::FIRST,
+        front: Lsn::FIRST, begun: now() };
+    let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
+    header.encode(&mut block);
+    segment.write(&block, 0, true)?;
+    let index = Index::new(Lsn::FIRST, Lsn::FIRST);
+    Ok(Recovered::created(index, Member { header, segment }, segments))
+}
+
+impl Log {
+    /// Opens the log in a directory or on a block device, and creates it if it is missing, with the
+    /// default [options](LogOptions).
+    ///
+    /// # Errors
+    ///
+    /// As [`LogOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        LogOptions::new().open(path)
+    }
+
+    fn writer(&self) -> &Arc<Writer> {
+        &self.0.writer
+    }
+
+    /// Appends a record, and returns its number once it is acknowledged: with
+    /// [`Durability::EveryWrite`](dioxide::Durability::EveryWrite) it is stable then, as all
+    /// records before it.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::TooLong`]: the record does not fit into a segment. Nothing was appended.
+    /// - [`Error::Full`], [`Error::DeviceFull`]: there is no space. Nothing was appended, and the
+    ///   same call succeeds after [`truncate_front`](Self::truncate_front).
+    /// - [`Error::Failed`]: an earlier write failed.
+    ///
+    /// Or the error of the write. The record may be there then after a new open.
+    pub fn append(&self, record: &[u8]) -> Result<Lsn> {
+        self.append_all(&[record])
+    }
+
+    /// Appends records as one atomic batch: after a crash all of them are there, or none. Returns
+    /// the number of the first. The others have the next numbers.
+    ///
+    /// An empty batch appends nothing, and returns the number of the next record.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append). The whole batch must fit into a segment.
+    pub fn append_all(&self, records: &[&[u8]]) -> Result<Lsn> {
+        if records.is_empty() {
+            return Ok(self.next_lsn());
+        }
+        let (state, pushed) = self.writer().push(records)?;
+        self.writer().finish(state, &pushed.ticket)?;
+        Ok(pushed.first)
+    }
+
+    /// Adds a record to the log without waiting, and returns its number. It is written soon;
+    /// [`wait`](Self::wait) waits until it is acknowledged. So one thread keeps thousands of
+    /// records in flight.
+    ///
+    /// Waits only while the batch that is being composed is full.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append), without those of the write. [`wait`](Self::wait) returns these.
+    pub fn submit(&self, record: &[u8]) -> Result<Lsn> {
+        let (state, pushed) = self.writer().push(&[record])?;
+        self.writer().drive(state)?;
+        Ok(pushed.first)
+    }
+
+    /// Waits until a record that was [submitted](Self::submit) is acknowledged, and all before it.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::OutOfRange`]: there is no such record.
+    /// - [`Error::Failed`]: a write failed, so the record is not acknowledged.
+    pub fn wait(&self, lsn: Lsn) -> Result<()> {
+        match self.writer().ticket_of(lsn)? {
+            Some((state, ticket)) => match Arc::ptr_eq(&ticket, state.ticket()) {
+                true => self.writer().finish(state, &ticket),
+                false => {
+                    drop(state);
+                    ticket.wait(false);
+                    ticket.outcome().expect("the wait is over").clone()
+                }
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// As [`append`](Self::append), for a task. The record is in the log when this returns; the
+    /// future waits until it is acknowledged. A thread of the log writes it.
+    pub fn append_async(&self, record: &[u8]) -> Append {
+        let pushed = self.writer().push(&[record]).and_then(|(state, pushed)| {
+            self.writer().drive(state)?;
+            Ok((pushed.first, pushed.ticket))
+        });
+        Append { pushed: Some(pushed), waker: None }
+    }
+
+    /// Makes everything stable that was acknowledged before the call. For
+    /// [`Durability::OnSync`](dioxide::Durability::OnSync).
+    ///
+    /// # Errors
+    ///
+    /// A failed flush is final: the log takes no more, see [`Error::Failed`].
+    pub fn sync(&self) -> Result<()> {
+        self.writer().sync()
+    }
+
+    /// Returns a copy of a record. None if it is not there yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Iter::next`].
+    pub fn read(&self, lsn: Lsn) -> Result<Option<Vec<u8>>> {
+        let mut iter = Iter::for_one(self.writer().clone(), lsn);
+        Ok(Iter::next(&mut iter)?.map(|record| record.payload.to_vec()))
+    }
+
+    /// Returns the records from `lsn` on, up to the last that is stable. To begin with the first,
+    /// pass [`first_lsn`](Self::first_lsn).
+    pub fn iter_from(&self, lsn: Lsn) -> Iter {
+        Iter::new(self.writer().clone(), lsn)
+    }
+
+    /// Returns the records from `lsn` on, and waits for each next one to be stable.
+    pub fn follow(&self, lsn: Lsn) -> Follow {
+        Follow::new(self.iter_from(lsn))
+    }
+
+    /// Removes all records below `lsn`. Stable on return. Segments that have no other records are
+    /// free for reuse.
+    ///
+    /// `lsn` may be above the next record: the log is then empty, and the next record has that
+    /// number.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append). It works also while the log is full.
+    pub fn truncate_front(&self, lsn: Lsn) -> Result<()> {
+        self.writer().truncate_front(lsn)
+    }
+
+    /// Removes `lsn` and all records above it. Stable on return. The next record gets this number.
+    ///
+    /// Waits for the appends in flight. Readers that are behind `lsn` see the new records there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if `lsn` is below the first record or above the next one. Or as
+    /// [`append`](Self::append).
+    pub fn truncate_back(&self, lsn: Lsn) -> Result<()> {
+        self.writer().truncate_back(lsn)
+    }
+
+    /// The lowest number that the log has. It is that of the next record if the log is empty.
+    pub fn first_lsn(&self) -> Lsn {
+        self.writer().range().0
+    }
+
+    /// The number of the last record, acknowledged or not. None if the log is empty.
+    pub fn last_lsn(&self) -> Option<Lsn> {
+        let (first, next) = self.writer().range();
+        (next > first).then(|| Lsn(next.0 - 1))
+    }
+
+    /// The number of the next record.
+    pub fn next_lsn(&self) -> Lsn {
+        self.writer().range().1
+    }
+
+    /// The number behind the last stable record: all below are stable.
+    pub fn stable_lsn(&self) -> Lsn {
+        self.writer().stable()
+    }
+
+    /// Returns the findings of recovery when the log was opened.
+    pub fn report(&self) -> &Report {
+        &self.writer().report
+    }
+
+    /// The random name of the log.
+    pub fn id(&self) -> LogId {
+        self.writer().id
+    }
+
+    /// The counters since the log was opened.
+    pub fn stats(&self) -> Stats {
+        self.writer().stats()
+    }
+
+    /// Writes what is in flight, and closes the log for all clones.
+    ///
+    /// # Errors
+    ///
+    /// The error of a write. The log is closed nevertheless, and the next open recovers it.
+    pub fn close(self) -> Result<()> {
+        self.0.close()
+    }
+}
+
+impl Open {
+    fn close(&self) -> Result<()> {
+        let result = self.writer.close();
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(pool) = pool {
+            // It has no result. A panic has printed its message.
+            let _ = pool.join();
+        }
+        result
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            log::error!("closing a log: {error}");
+        }
+    }
+}
+
+/// A record that is being appended. The future of [`Log::append_async`].
+///
+/// Dropping it does not take the record back.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Append {
+    pushed: Option<Result<(Lsn, Arc<Ticket>)>>,
+    waker: Option<usize>,
+}
+
+impl Future for Append {
+    type Output = Result<Lsn>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Some(Ok((_, ticket))) = &this.pushed {
+            ready!(ticket.poll(context, &mut this.waker));
+        }
+        let (lsn, ticket) = this.pushed.take().expect("it is polled after its end")?;
+        let outcome = ticket.outcome().expect("it is complete").clone();
+        Poll::Ready(outcome.map(|()| lsn))
+    }
+}
+
+impl Drop for Append {
+    fn drop(&mut self) {
+        if let (Some(Ok((_, ticket))), Some(place)) = (&self.pushed, self.waker) {
+            ticket.forget(place);
+        }
+    }
+}

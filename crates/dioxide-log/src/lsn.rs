@@ -1,0 +1,30 @@
+//! The number of a record.
+
+use std::fmt;
+
+/// A log sequence number: the number of a record in its log. The first record of a log has number
+/// 1, and each next record the next number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// The number of the first record of a log.
+    pub const FIRST: Self = Self(1);
+
+    /// The number of the record after this one.
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<u64> for Lsn {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}

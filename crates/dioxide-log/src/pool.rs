@@ -1,0 +1,123 @@
+//! The thread of a log that works off the path of appends. It makes the next segment ahead, removes
+//! surplus segments, and truncates the log as the options say.
+
+use crate::error::Error;
+use crate::lsn::Lsn;
+use crate::storage::Segment;
+use crate::writer::{State, Writer, now};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// How often the age of segments is checked at least, as a part of the age to retain.
+const AGE_CHECKS: u32 = 10;
+const AGE_CHECK_MIN: Duration = Duration::from_millis(100);
+
+/// One step of the thread.
+#[derive(Debug)]
+enum Job {
+    Create,
+    Rest(Vec<Arc<dyn Segment>>),
+    Remove(Arc<dyn Segment>),
+    Truncate(Lsn),
+}
+
+/// Works until the log is closed.
+pub fn run(writer: &Arc<Writer>) {
+    // The segment during which the last one was made ahead.
+    let mut made_during = 0;
+    let mut state = writer.lock();
+    while !state.pool.ends {
+        match next_job(writer, &mut state, &mut made_during) {
+            Some(job) => {
+                drop(state);
+                work(writer, job);
+                state = writer.lock();
+            }
+            None => {
+                let pool = &writer.pool;
+                state = match writer.options.retain_age {
+                    Some(age) => {
+                        let pause = (age / AGE_CHECKS).max(AGE_CHECK_MIN);
+                        let waited = pool.wait_timeout(state, pause);
+                        waited.unwrap_or_else(PoisonError::into_inner).0
+                    }
+                    None => pool.wait(state).unwrap_or_else(PoisonError::into_inner),
+                };
+            }
+        }
+    }
+}
+
+fn next_job(writer: &Writer, state: &mut State, made_during: &mut u64) -> Option<Job> {
+    if let Some(lsn) = not_retained(writer, state) {
+        return Some(Job::Truncate(lsn));
+    }
+    let number = state.chain().back().expect("a log has a segment").header.number;
+    if state.pool.free.is_empty() {
+        let ahead = state.is_half_full() && *made_during != number && !writer.storage.is_fixed();
+        if state.pool.wanted || ahead {
+            state.pool.wanted = false;
+            *made_during = number;
+            return Some(Job::Create);
+        }
+    }
+    if !state.pool.resting.is_empty() {
+        return Some(Job::Rest(std::mem::take(&mut state.pool.resting)));
+    }
+    let surplus = state.pool.free.len() > writer.options.spare_segments;
+    if surplus && !writer.storage.is_fixed() {
+        return state.pool.free.pop_back().map(Job::Remove);
+    }
+    None
+}
+
+/// The LSN below which the options retain nothing, if that frees a segment.
+fn not_retained(writer: &Writer, state: &State) -> Option<Lsn> {
+    let chain = state.chain();
+    let mut first_kept = 0;
+    if let Some(bytes) = writer.options.retain_bytes {
+        let count = (bytes / writer.segment_bytes).max(1) as usize;
+        first_kept = chain.len().saturating_sub(count);
+    }
+    if let Some(age) = writer.options.retain_age {
+        let oldest = now().saturating_sub(age.as_secs());
+        let old = chain.iter().take_while(|member| member.header.begun <= oldest).count();
+        // The records of a segment are older than the start of the next one.
+        first_kept = first_kept.max(old.saturating_sub(1));
+    }
+    let lsn = chain[first_kept].header.first;
+    (first_kept > 0 && lsn > state.front() && !state.has_failed()).then_some(lsn)
+}
+
+fn work(writer: &Arc<Writer>, job: Job) {
+    let result = match job {
+        Job::Create => {
+            let made = match writer.storage.is_fixed() {
+                true => Err(Error::DeviceFull(writer.lock().chain().len())),
+                false => writer.storage.create(writer.segment_bytes),
+            };
+            let mut state = writer.lock();
+            state.pool.attempts += 1;
+            match made {
+                Ok(segment) => {
+                    state.pool.free.push_back(segment);
+                    state.pool.error = None;
+                    writer.counters().on_created();
+                }
+                Err(error) => state.pool.error = Some(error),
+            }
+            drop(state);
+            writer.on_segment();
+            Ok(())
+        }
+        Job::Rest(segments) => segments.iter().try_for_each(|segment| segment.rest()),
+        Job::Remove(segment) => writer.storage.remove(segment.as_ref()),
+        Job::Truncate(lsn) => match writer.truncate_front(lsn) {
+            Err(Error::Closed) => Ok(()),
+            result => result,
+        },
+    };
+    if let Err(error) = result {
+        log::warn!("{error}");
+    }
+}

@@ -1,0 +1,280 @@
+//! Readers of a log in the process of its writer.
+
+use crate::error::{Error, Result};
+use crate::format::frame::{Frame, Kind, Refused, frame_bytes};
+use crate::index::Place;
+use crate::lsn::Lsn;
+use crate::recover::Member;
+use crate::window::Window;
+use crate::writer::Writer;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// Enough for the device to work, and for the cache of the processor.
+const WINDOW_BYTES: usize = 256 << 10;
+/// A single record needs less.
+const RECORD_WINDOW_BYTES: usize = 16 << 10;
+
+/// A record that lies in the memory of its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The number of the record.
+    pub lsn: Lsn,
+    /// Its bytes.
+    pub payload: &'a [u8],
+}
+
+/// A position in a log that moves from record to record.
+///
+/// [`next`](Self::next) lends each record until the next call. As an iterator it copies them.
+#[derive(Debug)]
+pub struct Iter {
+    writer: Arc<Writer>,
+    /// The next record to return.
+    next: Lsn,
+    window: Window,
+    /// Where the frame of that record is expected. None if it must be looked up.
+    at: Option<At>,
+    /// The truncations of the back that the position knows.
+    truncations: u64,
+}
+
+/// The place of a frame.
+#[derive(Clone, Debug)]
+struct At {
+    member: Member,
+    offset: u64,
+    /// The record that comes next there.
+    lsn: Lsn,
+    /// The records that follow each other in the segment, as far as they were known.
+    run: (Lsn, Lsn),
+}
+
+/// The result of a look at one frame.
+enum Looked {
+    /// The record that was wanted, and the size of its frame.
+    Record(u64),
+    /// Another frame.
+    Skip,
+    /// The segment continues elsewhere, or the place is wrong.
+    Elsewhere,
+    /// Nothing valid in the window.
+    Invalid,
+}
+
+impl Iter {
+    pub(crate) fn new(writer: Arc<Writer>, next: Lsn) -> Self {
+        Self::with_window(writer, next, WINDOW_BYTES)
+    }
+
+    pub(crate) fn for_one(writer: Arc<Writer>, next: Lsn) -> Self {
+        Self::with_window(writer, next, RECORD_WINDOW_BYTES)
+    }
+
+    fn with_window(writer: Arc<Writer>, next: Lsn, bytes: usize) -> Self {
+        Self { writer, next, window: Window::new(bytes), at: None, truncations: 0 }
+    }
+
+    /// The LSN of the record that [`next`](Self::next) returns.
+    pub fn lsn(&self) -> Lsn {
+        self.next
+    }
+
+    /// Returns the next record, or None if there is none yet. Later calls may return one.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::OutOfRange`]: the record was removed by
+    ///   [`truncate_front`](crate::Log::truncate_front).
+    /// - [`Error::Corrupt`]: the record was damaged since it was written.
+    ///
+    /// Or the error of a read.
+    #[allow(clippy::should_implement_trait)] // It lends.
+    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        let Some(size) = self.advance()? else { return Ok(None) };
+        let at = self.at.as_mut().expect("the record was found there");
+        let lsn = self.next;
+        let offset = at.offset;
+        at.offset += size;
+        at.lsn = lsn.next();
+        self.next = lsn.next();
+        let frame = Frame::parse(self.window.from(offset), at.member.home(), offset);
+        let payload = frame.expect("it was valid").payload;
+        Ok(Some(Record { lsn, payload }))
+    }
+
+    /// Moves to the frame of the next record, and returns its size. None if there is none yet.
+    fn advance(&mut self) -> Result<Option<u64>> {
+        if self.next >= self.writer.visible() {
+            return Ok(None);
+        }
+        let truncations = self.writer.truncations();
+        if truncations != self.truncations {
+            self.at = None;
+            self.window.clear();
+            self.truncations = truncations;
+        }
+        // The place from memory may be old. The second time it is looked up, and read again.
+        for fresh in [false, true] {
+            let known = self.at.as_ref().is_some_and(|at| self.next < at.run.1);
+            if fresh || !known {
+                let Some((place, member)) = self.writer.find(self.next) else {
+                    return self.not_found();
+                };
+                let grown = self.at.as_mut().filter(|at| {
+                    at.member.header.number == place.segment && at.run.0 == place.run.0
+                });
+                match grown {
+                    Some(at) if !fresh => at.run = place.run,
+                    _ => {
+                        let Place { offset, lsn, run, .. } = place;
+                        self.at = Some(At { member, offset, lsn, run });
+                    }
+                }
+                self.window.clear();
+            }
+            if let Some(size) = self.follow()? {
+                return Ok(Some(size));
+            }
+        }
+        // It was found by now, or the log has changed meanwhile.
+        if self.writer.truncations() != self.truncations {
+            return self.advance();
+        }
+        if self.writer.find(self.next).is_none() {
+            return self.not_found();
+        }
+        if self.writer.lock().is_closed() {
+            // Another process may write the log by now.
+            return Err(Error::Closed);
+        }
+        let at = self.at.as_ref().expect("it was looked up");
+        let reason = format!("record {} is not there any more", self.next);
+        Err(Error::corrupt(at.member.segment.path(), at.offset, reason))
+    }
+
+    fn not_found(&mut self) -> Result<Option<u64>> {
+        self.at = None;
+        let ((first, next), lsn) = (self.writer.range(), self.next);
+        match lsn < first {
+            true => Err(Error::OutOfRange { lsn, first, next }),
+            false => Ok(None),
+        }
+    }
+
+    /// Follows the frames from the known place to the record that is wanted. None if the place does
+    /// not lead there.
+    fn follow(&mut self) -> Result<Option<u64>> {
+        let mut loaded = false;
+        loop {
+            let at = self.at.as_mut().expect("it was looked up");
+            let bytes = self.window.from(at.offset);
+            let looked = match Frame::parse(bytes, at.member.home(), at.offset) {
+                Ok(frame) => {
+                    let looked = match frame.kind {
+                        Kind::Record if frame.lsn == self.next && at.lsn == self.next => {
+                            Looked::Record(frame.bytes())
+                        }
+                        Kind::Record if frame.lsn == at.lsn && at.lsn < self.next => Looked::Skip,
+                        Kind::Front | Kind::Closed if at.lsn <= self.next => Looked::Skip,
+                        _ => Looked::Elsewhere,
+                    };
+                    if let Looked::Skip = looked {
+                        at.offset += frame.bytes();
+                        if frame.kind == Kind::Record {
+                            at.lsn = at.lsn.next();
+                        }
+                        loaded = false;
+                    }
+                    looked
+                }
+                Err(Refused::Longer(bytes)) if !loaded => {
+                    let left = at.member.header.segment_bytes.saturating_sub(at.offset);
+                    if bytes > left {
+                        Looked::Elsewhere
+                    } else {
+                        self.window.load(at.member.segment.as_ref(), at.offset, bytes)?;
+                        // A frame may need a second, longer read.
+                        loaded = bytes > frame_bytes(0);
+                        continue;
+                    }
+                }
+                Err(_) => Looked::Invalid,
+            };
+            match looked {
+                Looked::Record(size) => return Ok(Some(size)),
+                Looked::Skip => {}
+                Looked::Elsewhere | Looked::Invalid => return Ok(None),
+            }
+        }
+    }
+}
+
+impl Iterator for Iter {
+    type Item = Result<(Lsn, Vec<u8>)>;
+
+    /// Returns the next record as a copy, and ends where there is none yet, or at an error.
+    fn next(&mut self) -> Option<Self::Item> {
+        match Iter::next(self) {
+            Ok(record) => record.map(|record| Ok((record.lsn, record.payload.to_vec()))),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// A reader that waits for records that are not there yet.
+#[derive(Debug)]
+pub struct Follow(Iter);
+
+impl Follow {
+    pub(crate) fn new(iter: Iter) -> Self {
+        Self(iter)
+    }
+
+    /// The LSN of the record that [`next`](Self::next) returns.
+    pub fn lsn(&self) -> Lsn {
+        self.0.lsn()
+    }
+
+    /// Returns the next record, and waits for it. None after the log was closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Iter::next`].
+    #[allow(clippy::should_implement_trait)] // It lends.
+    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        loop {
+            // A record may be truncated again between the wait and the read.
+            if !self.0.writer.wait_for(self.0.next) {
+                return Ok(None);
+            }
+            if self.0.advance()?.is_some() {
+                return self.0.next();
+            }
+        }
+    }
+
+    /// As [`next`](Self::next), for a task. The read itself blocks.
+    ///
+    /// # Errors
+    ///
+    /// As [`Iter::next`].
+    pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
+        loop {
+            let (writer, lsn) = (&self.0.writer, self.0.next);
+            let wait = |context: &mut std::task::Context<'_>| match writer
+                .poll_for(lsn, context.waker())
+            {
+                Some(there) => Poll::Ready(there),
+                None => Poll::Pending,
+            };
+            if !poll_fn(wait).await {
+                return Ok(None);
+            }
+            if self.0.advance()?.is_some() {
+                return self.0.next();
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The state in which a log was left: which segments it has, which records, and where it ends.
+//!
+//! 1. The headers of all segments. The highest number is the last segment.
+//! 2. The frames of the last segment, which may raise the front.
+//! 3. The segments before it, down to the first that is needed, each by a thread.
+//! 4. What lies behind the end: remnants of a torn write, or witnesses of damage.
+//!
+//! Nothing is changed. [`Recovered::clear`] is the writer's part.
+
+use crate::error::{Error, Result};
+use crate::format::frame::Home;
+use crate::format::header::{Found, Header};
+use crate::format::scan::{Ending, Looked, Remnant, Scan, Search, Step};
+use crate::format::{BLOCK_BYTES, LogId, block_of};
+use crate::index::Index;
+use crate::lsn::Lsn;
+use crate::storage::{Segment, Storage};
+use crate::window::Window;
+use dioxide::Buffer;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+const WINDOW_BYTES: usize = 1 << 20;
+const THREADS_MAX: usize = 8;
+
+/// A segment of a log, with its header.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub header: Header,
+    pub segment: Arc<dyn Segment>,
+}
+
+impl Member {
+    /// The identity of its frames.
+    pub fn home(&self) -> Home {
+        Home { log: self.header.log, life: self.header.life() }
+    }
+}
+
+/// What recovery found. See [`Log::report`](crate::Log::report).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The number of valid records that were read, also of those that were truncated.
+    pub records: u64,
+    /// The number of segments that were read.
+    pub segments: u64,
+    /// The bytes of segments that were read and checked.
+    pub bytes: u64,
+    /// Whether the last writer closed the log.
+    pub closed: bool,
+    /// Valid frames of a torn write behind the end. They were never acknowledged, and the writer
+    /// overwrites them with zeros.
+    pub remnants: u64,
+}
+
+/// The log as it was left.
+#[derive(Debug)]
+pub struct Recovered {
+    pub id: LogId,
+    pub segment_bytes: u64,
+    pub index: Index,
+    /// The segments that are needed, in order. Never empty.
+    pub chain: VecDeque<Member>,
+    /// The first one follows the last segment. See [`clear`](Self::clear).
+    pub free: Vec<Arc<dyn Segment>>,
+    /// The offset behind the last frame of the last segment.
+    pub end: u64,
+    /// Whether the last segment is complete.
+    pub ended: bool,
+    remnants: Vec<Remnant>,
+    pub report: Report,
+}
+
+/// The frames of one segment.
+struct Scanned {
+    scan: Scan,
+    ending: Ending,
+}
+
+/// Looks at a log. None if there is none yet.
+pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
+    let mut free = Vec::new();
+    let mut invalid = Vec::new();
+    let mut members = BTreeMap::<u64, Member>::new();
+    let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
+    for segment in storage.segments()? {
+        let path = segment.path().to_owned();
+        if segment.bytes() < BLOCK_BYTES {
+            return Err(Error::corrupt(&path, segment.bytes(), "the segment is too short"));
+        }
+        segment.read(&mut block, 0)?;
+        match Header::parse(&block) {
+            Found::Blank => free.push(segment),
+            Found::Invalid => invalid.push(segment),
+            Found::Version(version) => {
+                let reason = format!("the log has version {version} of its format");
+                return Err(Error::Version { path, reason });
+            }
+            Found::Header(header) => {
+                check_neighbours(&members, &header, segment.as_ref())?;
+                members.insert(header.number, Member { header, segment });
+            }
+        }
+    }
+    let Some((_, last)) = members.pop_last() else {
+        check_blank(&invalid)?;
+        return Ok(None);
+    };
+
+    let scanned = scan(&last)?;
+    let id = last.header.log;
+    let front = scanned.scan.index().front();
+    let mut chain = VecDeque::from([last]);
+    while chain[0].header.first > front {
+        let before = chain[0].header.number - 1;
+        let Some(member) = members.remove(&before) else {
+            let reason = format!("segment {before}, which comes before this one, is missing");
+            return Err(Error::corrupt(chain[0].segment.path(), 0, reason));
+        };
+        chain.push_front(member);
+    }
+    free.extend(members.into_values().map(|member| member.segment));
+
+    let mut parts = scan_all(chain.range(..chain.len() - 1))?;
+    parts.push(scanned);
+    let mut report = Report { segments: parts.len() as u64, ..Report::default() };
+    let mut index = Index::new(Lsn::FIRST, chain[0].header.first);
+    let last_part = parts.len() - 1;
+    let (mut end, mut ended) = (0, false);
+    for (number, (part, member)) in parts.into_iter().zip(&chain).enumerate() {
+        let path = member.segment.path();
+        let Scanned { scan, ending } = part;
+        match ending {
+            Ending::Contradiction(reason) => {
+                return Err(Error::corrupt(path, scan.offset(), reason));
+            }
+            Ending::Unknown(reason) => return Err(Error::Version { path: path.into(), reason }),
+            Ending::Open if number < last_part => {
+                let reason = "no valid frame, but another segment follows";
+                return Err(Error::corrupt(path, scan.end(), reason));
+            }
+            Ending::End | Ending::Open => {}
+        }
+        if let Some(next) = chain.get(number + 1)
+            && next.header.first != scan.index().next()
+        {
+            let (found, expected) = (next.header.first, scan.index().next());
+            let reason =
+                format!("the segment begins at {found}, but the one before ends at {expected}");
+            return Err(Error::corrupt(next.segment.path(), 0, reason));
+        }
+        report.records += scan.records();
+        report.bytes += scan.end();
+        report.closed = scan.closed();
+        (end, ended) = (scan.end(), ending == Ending::End);
+        index.append(scan.into_index());
+    }
+
+    let last = chain.back().expect("the last segment");
+    let remnants = if ended { Vec::new() } else { remnants(last, end)? };
+    look_at_invalid(last, &invalid, (!ended).then_some(end))?;
+    free.append(&mut invalid);
+    report.remnants = remnants.len() as u64;
+    let segment_bytes = last.header.segment_bytes;
+    #[rustfmt::skip]
+    let recovered = Recovered { id, segment_bytes, index, chain, free, end, ended, remnants, report };
+    Ok(Some(recovered))
+}
+
+/// Checks that a segment belongs to the same log as the others, and is there only once.
+fn check_neighbours(
+    members: &BTreeMap<u64, Member>,
+    header: &Header,
+    segment: &dyn Segment,
+) -> Result<()> {
+    if segment.bytes() != header.segment_bytes {
+        let (bytes, named) = (segment.bytes(), header.segment_bytes);
+        let reason = format!("the segment has {bytes} bytes, but its header says {named}");
+        return Err(Error::corrupt(segment.path(), 0, reason));
+    }
+    if let Some(other) = members.values().next() {
+        let (ours, theirs) = (header.log, other.header.log);
+        if ours != theirs {
+            let path = other.segment.path().display();
+            let reason = format!("a segment of log {ours}, but {path} is one of log {theirs}");
+            return Err(Error::corrupt(segment.path(), 0, reason));
+        }
+        if header.segment_bytes != other.header.segment_bytes {
+            let reason = "the segments of the log have two sizes";
+            return Err(Error::corrupt(segment.path(), 0, reason));
+        }
+    }
+    if let Some(twin) = members.get(&header.number) {
+        let path = twin.segment.path().display();
+        let reason = format!("segment {}, which {path} is as well", header.number);
+        return Err(Error::corrupt(segment.path(), 0, reason));
+    }
+    Ok(())
+}
+
+/// Checks that segments without a valid header are those of a log whose creation was interrupted:
+/// zeros follow. The header of a log is stable before its first frame is written.
+fn check_blank(invalid: &[Arc<dyn Segment>]) -> Result<()> {
+    for segment in invalid {
+        let mut window = Window::new(WINDOW_BYTES);
+        let mut offset = BLOCK_BYTES;
+        while offset < segment.bytes() {
+            window.load(segment.as_ref(), offset, BLOCK_BYTES)?;
+            let bytes = window.from(offset);
+            if bytes.iter().any(|byte| *byte != 0) {
+                let reason = "the header is damaged, and there is no other segment";
+                return Err(Error::corrupt(segment.path(), 0, reason));
+            }
+            offset += bytes.len() as u64;
+        }
+    }
+    Ok(())
+}
+
+/// Follows the frames of a segment.
+fn scan(member: &Member) -> Result<Scanned> {
+    let mut scan = Scan::new(&member.header);
+    let mut window = Window::new(WINDOW_BYTES);
+    let mut needed = BLOCK_BYTES;
+    loop {
+        window.load(member.segment.as_ref(), scan.offset(), needed)?;
+        match scan.step(window.from(scan.offset())) {
+            Step::More(bytes) => needed = bytes,
+            Step::Ended(ending) => return Ok(Scanned { scan, ending }),
+        }
+    }
+}
+
+/// Scans segments side by side.
+fn scan_all<'a>(members: impl Iterator<Item = &'a Member>) -> Result<Vec<Scanned>> {
+    let members: Vec<&Member> = members.collect();
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((number, member)) =
+            Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, members.get(at)?)))
+        {
+            let scanned = scan(member);
+            let rested = member.segment.rest();
+            let result = scanned.and_then(|scanned| rested.map(|()| scanned));
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(members.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Passes all valid frames from an offset on to `see`.
+fn search(
+    search: &Search,
+    segment: &dyn Segment,
+    mut offset: u64,
+    mut see: impl FnMut(Remnant) -> Result<()>,
+) -> Result<()> {
+    let mut window = Window::new(WINDOW_BYTES);
+    window.load(segment, offset, BLOCK_BYTES)?;
+    loop {
+        match search.step(window.from(offset), offset) {
+            Looked::Found(remnant) => {
+                see(remnant)?;
+                offset = remnant.offset + 8;
+            }
+            Looked::Longer { offset: at, bytes } => {
+                window.load(segment, at, bytes)?;
+                offset = at;
+            }
+            Looked::Nothing { below } => {
+                if window.from(below).len() as u64 == segment.bytes() - below {
+                    return Ok(());
+                }
+                window.load(segment, below, BLOCK_BYTES)?;
+                offset = below;
+            }
+        }
+    }
+}
+
+/// Returns the valid frames behind the end of the last segment. Fails if one of them shows that the
+/// frame at the end was stable once.
+fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
+    let header = &last.header;
+    let life = Some(header.life());
+    let behind = Search { log: header.log, life, bytes: header.segment_bytes };
+    let mut remnants = Vec::new();
+    search(&behind, last.segment.as_ref(), end, |remnant| {
+        if remnant.stable && remnant.offset > end {
+            let at = remnant.offset;
+            let reason =
+                format!("no valid frame, but it was stable when the one at {at} was written");
+            return Err(Error::corrupt(last.segment.path(), end, reason));
+        }
+        remnants.push(remnant);
+        Ok(())
+    })?;
+    Ok(remnants)
+}
+
+/// Looks for frames of later segments than the last in segments without a valid header: witnesses
+/// of damage. `open_end` is the end of the last segment if it is not complete.
+fn look_at_invalid(
+    last: &Member,
+    invalid: &[Arc<dyn Segment>],
+    open_end: Option<u64>,
+) -> Result<()> {
+    for segment in invalid {
+        let any = Search { log: last.header.log, life: None, bytes: segment.bytes() };
+        search(&any, segment.as_ref(), BLOCK_BYTES, |remnant| {
+            let later = remnant.life.wrapping_sub(last.header.life());
+            if later == 0 || later > u32::MAX / 2 {
+                return Ok(());
+            }
+            if let Some(end) = open_end {
+                let path = segment.path().display();
+                let reason = format!("no valid frame, but {path} has frames of a later segment");
+                return Err(Error::corrupt(last.segment.path(), end, reason));
+            }
+            if remnant.stable && remnant.offset > BLOCK_BYTES {
+                let reason = "the header of the last segment is damaged";
+                return Err(Error::corrupt(segment.path(), 0, reason));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+impl Recovered {
+    /// A log whose first segment was just made.
+    pub fn created(index: Index, first: Member, free: Vec<Arc<dyn Segment>>) -> Self {
+        Self {
+            id: first.header.log,
+            segment_bytes: first.header.segment_bytes,
+            index,
+            chain: VecDeque::from([first]),
+            free,
+            end: BLOCK_BYTES,
+            ended: false,
+            remnants: Vec::new(),
+            report: Report::default(),
+        }
+    }
+
+    /// Makes the log ready for a writer. The records are stable then, and no remnant of a torn
+    /// write can follow a frame of this writer.
+    ///
+    /// A torn first write of the next segment may have left frames without their header, in any
+    /// free segment. The next segment gets the same number, so the one that it will be is searched.
+    pub fn clear(&mut self) -> Result<()> {
+        let last = self.chain.back().expect("the last segment");
+        if let Some(end) = self.remnants.iter().map(|remnant| remnant.offset + remnant.bytes).max()
+        {
+            write_zeros(last.segment.as_ref(), self.end, end)?;
+            self.remnants.clear();
+        }
+        if let Some(next) = self.free.first().filter(|_| !self.report.closed) {
+            let life = Some((last.header.number + 1) as u32);
+            let torn = Search { log: self.id, life, bytes: self.segment_bytes };
+            let mut found = Vec::new();
+            search(&torn, next.as_ref(), BLOCK_BYTES, |remnant| {
+                found.push(remnant);
+                Ok(())
+            })?;
+            for remnant in found {
+                write_zeros(next.as_ref(), remnant.offset, remnant.offset + remnant.bytes)?;
+            }
+        }
+        // Also after a close: the last write of a killed process may not be stable.
+        last.segment.sync()
+    }
+}
+
+/// Overwrites a part of a segment, and the rest of its last block, with stable zeros.
+fn write_zeros(segment: &dyn Segment, from: u64, to: u64) -> Result<()> {
+    let start = block_of(from);
+    let mut zeros = Buffer::zeroed((to - start).next_multiple_of(BLOCK_BYTES) as usize);
+    segment.read(&mut zeros[..BLOCK_BYTES as usize], start)?;
+    zeros[(from - start) as usize..].fill(0);
+    segment.write(&zeros, start, true)
+}

@@ -1,0 +1,314 @@
+//! A log in a directory. Each segment is a file of fixed size, filled with zeros before its first
+//! use. A file keeps its name for ever, so no use of it changes the directory.
+
+use super::{Segment, Storage};
+use crate::error::{Error, Result};
+use dioxide::{Buffer, Durability, File, OpenOptions};
+use rustix::fs::FlockOperation;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const SEGMENT_PREFIX: &str = "segment-";
+/// A segment that is being filled with zeros.
+const UNFINISHED: &str = "unfinished";
+/// The lock of the writer.
+const LOCK: &str = "lock";
+/// The mark for readers in other processes.
+const MARK: &str = "mark";
+const MARK_BYTES_MAX: usize = 512;
+
+const FILL_BYTES: usize = 1 << 20;
+
+/// A directory with the segments of a log.
+#[derive(Debug)]
+pub struct Dir {
+    path: PathBuf,
+    /// Open and locked, for a writer.
+    lock: Mutex<Option<fs::File>>,
+    /// The mark for readers. For a reader it may come later.
+    mark: Mutex<Option<fs::File>>,
+    /// The number in the next new name.
+    next_name: AtomicU64,
+}
+
+impl Dir {
+    /// Opens a directory for the one writer, and creates it if `create` is set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] if there is another writer, [`Error::Missing`] if there is no directory,
+    /// or the kernel's error.
+    pub fn open(path: &Path, create: bool) -> Result<Self> {
+        let missing = !path.exists();
+        if missing && !create {
+            return Err(Error::Missing { path: path.into() });
+        }
+        if missing {
+            fs::create_dir_all(path).map_err(|error| Error::system("create", path, error))?;
+            sync_dir(path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new(".")))?;
+        }
+        let lock = open_file(&path.join(LOCK), true)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+            match error {
+                rustix::io::Errno::WOULDBLOCK => Error::Locked { path: path.into() },
+                error => Error::system("lock", path, error),
+            }
+        })?;
+        remove_if_there(&path.join(UNFINISHED))?;
+        let mark = Mutex::new(Some(open_file(&path.join(MARK), true)?));
+        let dir = Self {
+            path: path.into(),
+            lock: Mutex::new(Some(lock)),
+            mark,
+            next_name: AtomicU64::new(0),
+        };
+        let next = dir.names()?.into_iter().map(|(number, _)| number + 1).max();
+        dir.next_name.store(next.unwrap_or(0), Relaxed);
+        Ok(dir)
+    }
+
+    /// Opens a directory for a reader, which may run beside the writer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Missing`] if there is no directory, or the kernel's error.
+    pub fn open_read_only(path: &Path) -> Result<Self> {
+        if !path.is_dir() {
+            return Err(Error::Missing { path: path.into() });
+        }
+        let (mark, next_name) = (Mutex::new(None), AtomicU64::new(0));
+        Ok(Self { path: path.into(), lock: Mutex::default(), mark, next_name })
+    }
+
+    /// The numbers and paths of the segments.
+    fn names(&self) -> Result<Vec<(u64, PathBuf)>> {
+        let failed = |error| Error::system("list", &self.path, error);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(SEGMENT_PREFIX));
+            if let Some(number) = number.and_then(|number| number.parse().ok()) {
+                names.push((number, self.path.join(name)));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Makes a file of zeros under a name that no reader looks at.
+    fn fill(&self, path: &Path, bytes: u64) -> Result<()> {
+        remove_if_there(path)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).capacity(bytes);
+        let file = options.open(path)?;
+        let zeros = Buffer::zeroed(FILL_BYTES);
+        let mut left = bytes;
+        while left > 0 {
+            let size = left.min(FILL_BYTES as u64);
+            file.append(&zeros[..size as usize])?;
+            left -= size;
+        }
+        Ok(file.close()?)
+    }
+}
+
+impl Storage for Dir {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
+        let mut segments = Vec::<Arc<dyn Segment>>::new();
+        for (_, path) in self.names()? {
+            let metadata = match fs::metadata(&path) {
+                // Removed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata.map_err(|error| Error::system("open", &path, error))?,
+            };
+            segments.push(Arc::new(SegmentFile::new(path, metadata.len())));
+        }
+        Ok(segments)
+    }
+
+    fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
+        let unfinished = self.path.join(UNFINISHED);
+        let number = self.next_name.fetch_add(1, Relaxed);
+        let path = self.path.join(format!("{SEGMENT_PREFIX}{number:06}"));
+        let made = self.fill(&unfinished, bytes).and_then(|()| {
+            fs::rename(&unfinished, &path)
+                .map_err(|error| Error::system("rename", &unfinished, error))?;
+            sync_dir(&self.path)
+        });
+        if let Err(error) = made {
+            // Its space is needed. The error of the first failure counts.
+            let _ = fs::remove_file(&unfinished);
+            return Err(error);
+        }
+        Ok(Arc::new(SegmentFile::new(path, bytes)))
+    }
+
+    fn remove(&self, segment: &dyn Segment) -> Result<()> {
+        segment.rest()?;
+        remove_if_there(segment.path())
+    }
+
+    fn release(&self) {
+        if let Some(lock) = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Closing it would do, unless a child has it.
+            let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
+        }
+    }
+
+    fn publish(&self, mark: &[u8]) -> Result<()> {
+        let file = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = &*file else { return Ok(()) };
+        file.write_all_at(mark, 0).map_err(|error| Error::system("write", &self.path, error))
+    }
+
+    fn published(&self) -> Result<Option<Vec<u8>>> {
+        let path = self.path.join(MARK);
+        let mut file = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            match fs::File::open(&path) {
+                Ok(found) => *file = Some(found),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(Error::system("open", &path, error)),
+            }
+        }
+        let file = file.as_ref().expect("it was opened");
+        let mut mark = vec![0; MARK_BYTES_MAX];
+        let read = file.read_at(&mut mark, 0);
+        mark.truncate(read.map_err(|error| Error::system("read", &path, error))?);
+        Ok(Some(mark))
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A file, and the handles that were needed so far.
+#[derive(Debug)]
+struct SegmentFile {
+    path: PathBuf,
+    bytes: u64,
+    handles: Mutex<Handles>,
+}
+
+#[derive(Debug, Default)]
+struct Handles {
+    /// Its writes are stable on return, and through the other they are not.
+    writers: Option<(Arc<File>, Arc<File>)>,
+    reader: Option<Arc<File>>,
+}
+
+impl SegmentFile {
+    fn new(path: PathBuf, bytes: u64) -> Self {
+        Self { path, bytes, handles: Mutex::default() }
+    }
+
+    fn with_handles<R>(&self, with: impl FnOnce(&mut Handles) -> R) -> R {
+        with(&mut self.handles.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn writer(&self, durable: bool) -> Result<Arc<File>> {
+        self.with_handles(|handles| {
+            if handles.writers.is_none() {
+                let mut options = OpenOptions::new();
+                options.write(true).durability(Durability::EveryWrite);
+                // Its size does not change.
+                options.growth(dioxide::Growth::None);
+                let stable = options.open(&self.path)?;
+                let other = stable.try_clone_as(Durability::OnSync)?;
+                handles.writers = Some((Arc::new(stable), Arc::new(other)));
+            }
+            let (stable, other) = handles.writers.as_ref().expect("they were opened");
+            Ok(if durable { stable.clone() } else { other.clone() })
+        })
+    }
+
+    fn reader(&self) -> Result<Arc<File>> {
+        self.with_handles(|handles| {
+            if let Some((writer, _)) = &handles.writers {
+                return Ok(writer.clone());
+            }
+            if handles.reader.is_none() {
+                handles.reader = Some(Arc::new(File::open(&self.path)?));
+            }
+            Ok(handles.reader.as_ref().expect("it was opened").clone())
+        })
+    }
+}
+
+impl Segment for SegmentFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
+        Ok(self.writer(durable)?.write_at(data, offset)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.writer(true)?.sync_data()?)
+    }
+
+    fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        let read = self.reader()?.read_at(into, offset)?;
+        match read == into.len() {
+            true => Ok(()),
+            false => {
+                let reason = format!("the file is shorter than its {} bytes", self.bytes);
+                Err(Error::corrupt(&self.path, offset + read as u64, reason))
+            }
+        }
+    }
+
+    fn rest(&self) -> Result<()> {
+        let Handles { writers, reader: _ } = self.with_handles(std::mem::take);
+        if let Some((stable, other)) = writers {
+            drop(other);
+            // A read that still runs closes it otherwise.
+            if let Ok(file) = Arc::try_unwrap(stable) {
+                file.close()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_file(path: &Path, write: bool) -> Result<fs::File> {
+    fs::OpenOptions::new()
+        .read(true)
+        .write(write)
+        .create(write)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| Error::system("open", path, error))
+}
+
+fn remove_if_there(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::system("remove", path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes the names of a directory stable.
+fn sync_dir(path: &Path) -> Result<()> {
+    fs::File::open(path)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| Error::system("sync", path, error))
+}

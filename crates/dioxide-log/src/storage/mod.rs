@@ -1,0 +1,109 @@
+//! The segments of a log as a medium gives them: files of a directory, parts of a block device, or
+//! memory. A storage does what it is told and decides nothing.
+
+pub mod device;
+pub mod dir;
+pub mod memory;
+
+use crate::error::Result;
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A medium that holds the segments of one log.
+pub trait Storage: Debug + Send + Sync + 'static {
+    /// The name of the medium, for messages.
+    fn path(&self) -> &Path;
+
+    /// All segments, in any order.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error.
+    fn segments(&self) -> Result<Vec<Arc<dyn Segment>>>;
+
+    /// Makes a segment of `bytes` zeros. It and its name are stable on return.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error. [`Error::is_no_space`](crate::Error::is_no_space) holds if there is no
+    /// space.
+    fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>>;
+
+    /// Whether the number of segments is fixed, so that none is created or removed.
+    fn is_fixed(&self) -> bool {
+        false
+    }
+
+    /// Removes a segment that is not part of the log any more.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error.
+    fn remove(&self, segment: &dyn Segment) -> Result<()>;
+
+    /// The writer has closed the log, so another may open it. Readers may still read.
+    fn release(&self) {}
+
+    /// Stores a few bytes for readers in other processes, if there can be any. They need not be
+    /// stable.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error.
+    fn publish(&self, mark: &[u8]) -> Result<()> {
+        let _ = mark;
+        Ok(())
+    }
+
+    /// The bytes that were published last. None if there are none.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error.
+    fn published(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+}
+
+/// A segment of fixed size. Calls of several threads may overlap.
+pub trait Segment: Debug + Send + Sync {
+    /// The name of the segment, for messages.
+    fn path(&self) -> &Path;
+
+    /// Its size in bytes.
+    fn bytes(&self) -> u64;
+
+    /// Writes blocks: `data` and `offset` are aligned to 4096 bytes. With `durable` they are stable
+    /// on return. Blocks that were written before without are not.
+    ///
+    /// A crash during the write leaves each sector of 512 bytes with its old or its new content.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error. Any part may be written then.
+    fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()>;
+
+    /// Makes everything stable that was written to this segment.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error. The segment is not written afterwards.
+    fn sync(&self) -> Result<()>;
+
+    /// Fills `into` with the bytes at `offset`, within the segment.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error.
+    fn read(&self, into: &mut [u8], offset: u64) -> Result<()>;
+
+    /// The writer will not write to this segment for a while: it may release what writing needs.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error.
+    fn rest(&self) -> Result<()> {
+        Ok(())
+    }
+}

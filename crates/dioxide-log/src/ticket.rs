@@ -1,0 +1,99 @@
+//! The outcome of a batch, for everything that waits for it. One word for all threads that sleep,
+//! one for the thread that writes the batch, and the wakers of tasks.
+
+use crate::error::Error;
+use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Release};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+const PENDING: u32 = 0;
+const LEAD: u32 = 1;
+const DONE: u32 = 2;
+
+/// The reason why a thread goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The batch has an outcome.
+    Done,
+    /// The thread must write the batch.
+    Lead,
+}
+
+/// A batch that is being composed or written.
+#[derive(Debug, Default)]
+pub struct Ticket {
+    /// The likely leader sleeps on it.
+    leader: AtomicU32,
+    /// All other threads sleep on it.
+    others: AtomicU32,
+    outcome: OnceLock<Result<(), Error>>,
+    wakers: Mutex<Vec<Option<Waker>>>,
+}
+
+impl Ticket {
+    /// The outcome, once there is one.
+    pub fn outcome(&self) -> Option<&Result<(), Error>> {
+        self.outcome.get()
+    }
+
+    /// Sleeps until the batch has an outcome. The likely leader may get the lead instead.
+    pub fn wait(&self, is_leader: bool) -> Turn {
+        let word = if is_leader { &self.leader } else { &self.others };
+        loop {
+            match word.load(Acquire) {
+                PENDING => atomic_wait::wait(word, PENDING),
+                // A thread that gets the lead takes it once.
+                LEAD if self.outcome.get().is_none() => return Turn::Lead,
+                _ => return Turn::Done,
+            }
+        }
+    }
+
+    /// Gives the lead to the thread that waits as the likely leader.
+    pub fn lead(&self) {
+        self.leader.store(LEAD, Release);
+        atomic_wait::wake_one(&self.leader);
+    }
+
+    /// Ends all waits with the outcome.
+    pub fn finish(&self, outcome: Result<(), Error>) {
+        // A ticket has one leader, so it is finished once.
+        let _ = self.outcome.set(outcome);
+        self.leader.store(DONE, Release);
+        atomic_wait::wake_one(&self.leader);
+        self.others.store(DONE, Release);
+        atomic_wait::wake_all(&self.others);
+        let wakers =
+            std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Polls for the outcome. `place` is that of the task's waker, once it has one.
+    pub fn poll(&self, context: &mut Context<'_>, place: &mut Option<usize>) -> Poll<()> {
+        if self.outcome.get().is_some() {
+            return Poll::Ready(());
+        }
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        // `finish` sets the outcome before it takes the wakers.
+        if self.outcome.get().is_some() {
+            return Poll::Ready(());
+        }
+        let waker = Some(context.waker().clone());
+        match *place {
+            Some(place) => wakers[place] = waker,
+            None => {
+                *place = Some(wakers.len());
+                wakers.push(waker);
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Forgets the waker of a task that waits no longer.
+    pub fn forget(&self, place: usize) {
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = wakers.get_mut(place) {
+            *waker = None;
+        }
+    }
+}

@@ -1,0 +1,896 @@
+//! The writer of a log. Shared by all threads of the process that append.
+//!
+//! # The life of an append
+//!
+//! 1. The thread computes the checksum of its record.
+//! 2. Under the lock it adds a frame to the batch that is being composed. So LSNs, frames and bytes
+//!    on disk have one order.
+//! 3. If no batch is being written, the thread leads. Otherwise it sleeps: the first one of a batch
+//!    as its likely leader, the others until the outcome.
+//! 4. The leader waits a moment for the threads that it expects, takes the batch, and writes it by
+//!    one durable write.
+//! 5. It gives the lead to the likely leader of the next batch, and then wakes those of its own.
+//!
+//! One write is in flight, so everything before a frame of a later write is stable. Recovery relies
+//! on it to tell a torn write from damage.
+//!
+//! A batch that ends a segment reserves the next segment before. The header of that segment is in
+//! its first batch. The pool (`pool`) makes segments ahead and frees those that are not needed.
+
+use crate::batch::{Batch, Fit, MARK_BYTES};
+use crate::error::{Error, Result};
+use crate::format::LogId;
+use crate::format::frame::{Flags, Kind, checksum_of, frame_bytes};
+use crate::format::header::Header;
+use crate::index::{Index, Place};
+use crate::lsn::Lsn;
+use crate::options::LogOptions;
+use crate::recover::{Member, Recovered, Report};
+use crate::stats::{Counters, Stats};
+use crate::storage::{Segment, Storage};
+use crate::ticket::{Ticket, Turn};
+use dioxide::{Buffer, Durability};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// How long a leader waits for the appends that it expects.
+const GATHER_MAX: Duration = Duration::from_micros(200);
+const GATHER_YIELDS_MAX: usize = 64;
+
+/// How far the log has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The LSN behind the last record.
+    pub next: Lsn,
+    pub front: Lsn,
+    /// The number of the last segment.
+    number: u64,
+    /// The number of frames since the log was opened.
+    frames: u64,
+}
+
+/// The mark that readers in other processes see: the acknowledged part of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub log: LogId,
+    pub next: Lsn,
+}
+
+impl Mark {
+    const BYTES: usize = 28;
+
+    fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..16].copy_from_slice(&self.log.0);
+        bytes[16..24].copy_from_slice(&self.next.0.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[..24]);
+        bytes[24..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+}
+
+/// The log of a process.
+#[derive(Debug)]
+pub struct Writer {
+    pub storage: Arc<dyn Storage>,
+    pub options: LogOptions,
+    pub id: LogId,
+    pub segment_bytes: u64,
+    pub report: Report,
+    state: Mutex<State>,
+    /// A batch was taken, a segment became free, or an exclusive change ended.
+    room: Condvar,
+    /// More records are visible, or the log was closed.
+    advanced: Condvar,
+    /// The driver has the lead, or ends.
+    driver: Condvar,
+    /// The pool has work, or ends.
+    pub pool: Condvar,
+    /// The appends in the batch that is being composed.
+    composed: AtomicU64,
+    /// The appends that the next leader expects.
+    expected: AtomicU64,
+    /// The LSN behind the last record that readers may see.
+    visible: AtomicU64,
+    /// The number of truncations of the back, which make older reads invalid.
+    truncations: AtomicU64,
+    counters: Counters,
+}
+
+/// Everything that the lock guards.
+#[derive(Debug)]
+pub struct State {
+    index: Index,
+    /// The segments in use. The last is that of `batch`.
+    chain: VecDeque<Member>,
+    /// The batch that is being composed, and its outcome.
+    batch: Batch,
+    ticket: Arc<Ticket>,
+    /// A thread waits as the likely leader of that batch.
+    has_leader: bool,
+    /// A thread leads: it will take the batch, or writes one.
+    leading: bool,
+    /// The outcome of the batch that is being written.
+    in_flight: Option<Arc<Ticket>>,
+    /// A thread changes the log alone.
+    exclusive: bool,
+    /// The segment that follows when this one is complete.
+    following: Option<Arc<dyn Segment>>,
+    frames: u64,
+    written: Progress,
+    stable: Progress,
+    buffers: Vec<Buffer>,
+    followers: Vec<Waker>,
+    failure: Option<Arc<Error>>,
+    closing: bool,
+    closed: bool,
+    has_driver: bool,
+    /// The lead is with the driver.
+    driven: bool,
+    pub pool: Pool,
+}
+
+/// The free segments, and the work of the thread that makes and frees them.
+#[derive(Debug, Default)]
+pub struct Pool {
+    pub free: VecDeque<Arc<dyn Segment>>,
+    /// Segments that are complete.
+    pub resting: Vec<Arc<dyn Segment>>,
+    /// A thread waits for a free segment.
+    pub wanted: bool,
+    /// The number of attempts to make a segment, and the error of the last.
+    pub attempts: u64,
+    pub error: Option<Error>,
+    pub ends: bool,
+}
+
+type Guard<'a> = MutexGuard<'a, State>;
+
+/// The frames of a change, and its outcome later.
+#[derive(Debug)]
+pub struct Pushed {
+    pub first: Lsn,
+    pub ticket: Arc<Ticket>,
+}
+
+impl Writer {
+    /// Starts to write a log at its end.
+    pub fn new(
+        storage: Arc<dyn Storage>,
+        options: LogOptions,
+        recovered: Recovered,
+    ) -> Result<Self> {
+        let Recovered { id, segment_bytes, index, mut chain, free, end, ended, report, .. } =
+            recovered;
+        let mut free = VecDeque::from(free);
+        let buffer = Buffer::zeroed(BUFFER_BYTES);
+        let last = chain.back().expect("a log has a segment").clone();
+        let batch = if ended {
+            let segment = match free.pop_front() {
+                Some(segment) => segment,
+                None => storage.create(segment_bytes)?,
+            };
+            let header = header_after(&last.header, &index);
+            let member = Member { header, segment };
+            chain.push_back(member.clone());
+            Batch::begin(member, buffer)
+        } else {
+            let mut block = Buffer::zeroed(4096);
+            last.segment.read(&mut block, crate::format::block_of(end))?;
+            let used = (end % 4096) as usize;
+            Batch::resume(last, end, &block[..used], buffer)
+        };
+        let progress = Progress {
+            next: index.next(),
+            front: index.front(),
+            number: batch.header().number,
+            frames: 0,
+        };
+        let visible = AtomicU64::new(index.next().0);
+        let state = State {
+            index,
+            chain,
+            batch,
+            ticket: Arc::default(),
+            has_leader: false,
+            leading: false,
+            in_flight: None,
+            exclusive: false,
+            following: None,
+            frames: 0,
+            written: progress,
+            stable: progress,
+            buffers: Vec::new(),
+            followers: Vec::new(),
+            failure: None,
+            closing: false,
+            closed: false,
+            has_driver: false,
+            driven: false,
+            pool: Pool { free, ..Pool::default() },
+        };
+        let writer = Self {
+            storage,
+            options,
+            id,
+            segment_bytes,
+            report,
+            state: Mutex::new(state),
+            room: Condvar::new(),
+            advanced: Condvar::new(),
+            driver: Condvar::new(),
+            pool: Condvar::new(),
+            composed: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
+            visible,
+            truncations: AtomicU64::new(0),
+            counters: Counters::default(),
+        };
+        writer.publish(progress)?;
+        Ok(writer)
+    }
+
+    pub fn lock(&self) -> Guard<'_> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_durable(&self) -> bool {
+        self.options.durability == Durability::EveryWrite
+    }
+
+    /// Adds records as one atomic batch.
+    pub fn push(self: &Arc<Self>, records: &[&[u8]]) -> Result<(Guard<'_>, Pushed)> {
+        let sums: Vec<u32>;
+        let first;
+        // Without an allocation for the usual case.
+        let sums = match records {
+            [record] => {
+                first = [checksum_of(record)];
+                &first[..]
+            }
+            _ => {
+                sums = records.iter().map(|record| checksum_of(record)).collect();
+                &sums[..]
+            }
+        };
+        let bytes = records.iter().map(|record| frame_bytes(record.len())).sum();
+        let max = Batch::max_bytes(self.segment_bytes);
+        if bytes > max {
+            return Err(Error::TooLong { bytes, max });
+        }
+        let mut state = self.reserve(self.lock(), bytes, false)?;
+        let pushed = Pushed { first: state.index.next(), ticket: state.ticket.clone() };
+        let last = records.len().wrapping_sub(1);
+        for (number, (record, sum)) in records.iter().zip(sums).enumerate() {
+            let lsn = state.index.next();
+            self.frame(&mut state, Kind::Record, number != last, lsn, record, *sum);
+        }
+        self.composed.fetch_add(1, Relaxed);
+        Ok((state, pushed))
+    }
+
+    /// Adds one frame to the batch and to the index.
+    fn frame(&self, state: &mut State, kind: Kind, more: bool, lsn: Lsn, payload: &[u8], sum: u32) {
+        // The first batch of a segment follows a flush of the segment before.
+        let settled =
+            self.is_durable() || state.batch.start() == 0 || state.stable.frames == state.frames;
+        let flags = Flags { stable: state.batch.is_empty() && settled, more };
+        let offset = state.batch.push(kind, flags, lsn, payload, sum);
+        let number = state.batch.header().number;
+        state.index.apply(kind, lsn, number, offset);
+        state.frames += 1;
+    }
+
+    fn mark(&self, state: &mut State, kind: Kind, lsn: Lsn) {
+        self.frame(state, kind, false, lsn, &[], checksum_of(&[]));
+    }
+
+    /// Returns with the lock when frames of this size fit into the batch.
+    fn reserve<'a>(
+        self: &'a Arc<Self>,
+        mut state: Guard<'a>,
+        bytes: u64,
+        mark: bool,
+    ) -> Result<Guard<'a>> {
+        loop {
+            state.check()?;
+            if state.exclusive && !mark {
+                state = self.wait(&self.room, state);
+                continue;
+            }
+            match state.batch.fit(bytes, self.options.batch_bytes, mark) {
+                Fit::Yes => return Ok(state),
+                Fit::InNextSegment if !state.batch.ended() => state = self.end_segment(state)?,
+                Fit::InNextSegment | Fit::AfterThisBatch => state = self.make_room(state),
+            }
+        }
+    }
+
+    /// Waits until the batch that is being composed was taken. Takes it if no other thread does.
+    fn make_room<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
+        if state.leading {
+            return self.wait(&self.room, state);
+        }
+        state.leading = true;
+        drop(state);
+        self.lead();
+        self.lock()
+    }
+
+    /// Completes the segment, if another is free to follow.
+    fn end_segment<'a>(&'a self, mut state: Guard<'a>) -> Result<Guard<'a>> {
+        let attempts = state.pool.attempts;
+        while state.pool.free.is_empty() {
+            if state.pool.attempts > attempts
+                && let Some(error) = &state.pool.error
+            {
+                return Err(Error::Full(Arc::new(error.clone())));
+            }
+            state.pool.wanted = true;
+            self.pool.notify_one();
+            state = self.wait(&self.room, state);
+            state.check()?;
+        }
+        if !state.batch.ended() {
+            state.following = state.pool.free.pop_front();
+            let next = state.index.next();
+            self.mark(&mut state, Kind::End, next);
+        }
+        Ok(state)
+    }
+
+    fn wait<'a>(&self, condvar: &Condvar, state: Guard<'a>) -> Guard<'a> {
+        condvar.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the outcome of the batch that is being composed.
+    pub fn finish(self: &Arc<Self>, mut state: Guard<'_>, ticket: &Ticket) -> Result<()> {
+        let mut leads = !state.leading;
+        if leads {
+            state.leading = true;
+            drop(state);
+        } else {
+            let is_leader = !state.has_leader;
+            state.has_leader = true;
+            drop(state);
+            leads = ticket.wait(is_leader) == Turn::Lead;
+        }
+        if leads {
+            self.lead();
+        }
+        ticket.outcome().expect("the wait is over").clone()
+    }
+
+    /// Lets the driver write the batch, if no other thread does.
+    pub fn drive(self: &Arc<Self>, mut state: Guard<'_>) -> Result<()> {
+        if state.leading {
+            return Ok(());
+        }
+        state.leading = true;
+        self.give_to_driver(&mut state)
+    }
+
+    fn give_to_driver(self: &Arc<Self>, state: &mut State) -> Result<()> {
+        if !state.has_driver {
+            let writer = self.clone();
+            let run = move || writer.run_driver();
+            let spawned = thread::Builder::new().name("dioxide-log".into()).spawn(run);
+            spawned
+                .map_err(|error| Error::system("spawn a thread for", self.storage.path(), error))?;
+            state.has_driver = true;
+        }
+        state.driven = true;
+        self.driver.notify_one();
+        Ok(())
+    }
+
+    fn run_driver(self: Arc<Self>) {
+        let mut state = self.lock();
+        loop {
+            if state.driven {
+                state.driven = false;
+                drop(state);
+                self.lead();
+                state = self.lock();
+            } else if state.closed {
+                state.has_driver = false;
+                self.room.notify_all();
+                return;
+            } else {
+                state = self.wait(&self.driver, state);
+            }
+        }
+    }
+
+    /// Waits a moment for the appends that are expected.
+    fn gather(&self) {
+        let expected = self.expected.load(Relaxed);
+        if self.composed.load(Relaxed) >= expected {
+            return;
+        }
+        let begun = Instant::now();
+        for _ in 0..GATHER_YIELDS_MAX {
+            thread::yield_now();
+            if self.composed.load(Relaxed) >= expected || begun.elapsed() > GATHER_MAX {
+                return;
+            }
+        }
+    }
+
+    /// Writes the batch that is being composed. The calling thread has the lead, and gives it on.
+    fn lead(self: &Arc<Self>) {
+        self.gather();
+        let mut state = self.lock();
+        let (mut batch, before, progress) = self.take(&mut state);
+        let ticket = state.in_flight.clone().expect("the batch was taken");
+        let appends = self.composed.swap(0, Relaxed);
+        drop(state);
+        self.room.notify_all();
+
+        let begun = Instant::now();
+        let result = self.write(&mut batch, before.as_deref());
+        self.counters.on_batch(&batch, begun.elapsed(), result.is_ok());
+        let published = result.and_then(|()| match self.is_durable() {
+            true => self.publish(progress),
+            false => Ok(()),
+        });
+
+        let mut state = self.lock();
+        state.in_flight = None;
+        state.buffers.push(batch.into_buffer());
+        let abandoned = match &published {
+            Ok(()) => {
+                self.on_written(&mut state, progress);
+                None
+            }
+            Err(error) => Some(self.fail(&mut state, error.clone())),
+        };
+        self.expected.store(self.composed.load(Relaxed) + appends, Relaxed);
+        let successor = self.hand_over(&mut state);
+        drop(state);
+        self.room.notify_all();
+        if let Some(next) = successor {
+            next.lead();
+        }
+        ticket.finish(published);
+        if let Some((ticket, error)) = abandoned {
+            ticket.finish(Err(error));
+        }
+    }
+
+    /// Takes the batch that is being composed, and begins the next one. Returns the segment before,
+    /// if the batch is the first of its segment and the segment before is not yet stable.
+    fn take(&self, state: &mut State) -> (Batch, Option<Arc<dyn Segment>>, Progress) {
+        let buffer = state.buffers.pop().unwrap_or_else(|| Buffer::zeroed(BUFFER_BYTES));
+        let next = if state.batch.ended() {
+            let last = state.chain.back().expect("a log has a segment");
+            let header = header_after(&last.header, &state.index);
+            let segment = state.following.take().expect("it was reserved");
+            let member = Member { header, segment };
+            state.chain.push_back(member.clone());
+            Batch::begin(member, buffer)
+        } else {
+            state.batch.next(buffer)
+        };
+        let batch = std::mem::replace(&mut state.batch, next);
+        state.in_flight = Some(std::mem::take(&mut state.ticket));
+        state.has_leader = false;
+        let header = batch.header();
+        let before = header.number - 1;
+        let before = (batch.start() == 0 && !self.is_durable())
+            .then(|| state.chain.iter().find(|member| member.header.number == before))
+            .flatten()
+            .map(|member| member.segment.clone());
+        if state.pool.free.is_empty() && batch.end() > self.segment_bytes / 2 {
+            self.pool.notify_one();
+        }
+        let progress = Progress {
+            next: state.index.next(),
+            front: state.index.front(),
+            number: header.number,
+            frames: state.frames,
+        };
+        (batch, before, progress)
+    }
+
+    fn write(&self, batch: &mut Batch, before: Option<&dyn Segment>) -> Result<()> {
+        if let Some(before) = before {
+            before.sync()?;
+        }
+        let (start, segment) = (batch.start(), batch.member().segment.clone());
+        segment.write(batch.blocks(), start, self.is_durable())
+    }
+
+    fn on_written(&self, state: &mut State, progress: Progress) {
+        state.written = progress;
+        if self.is_durable() {
+            self.on_stable(state, progress);
+        }
+        self.show(state);
+    }
+
+    /// Everything up to there is stable. Segments that only records below the front had are free.
+    fn on_stable(&self, state: &mut State, progress: Progress) {
+        if progress.number != state.stable.number {
+            let complete = state.stable.number..progress.number;
+            let members = state.chain.iter();
+            let complete = members.filter(|member| complete.contains(&member.header.number));
+            let complete: Vec<_> = complete.map(|member| member.segment.clone()).collect();
+            state.pool.resting.extend(complete);
+        }
+        state.stable = progress;
+        let needed = |next: &Member| {
+            next.header.first > progress.front || next.header.number > progress.number
+        };
+        while state.chain.get(1).is_some_and(|next| !needed(next)) {
+            let member = state.chain.pop_front().expect("two");
+            state.pool.free.push_back(member.segment);
+            self.counters.on_freed();
+            self.room.notify_all();
+        }
+        if !state.pool.resting.is_empty() || state.pool.free.len() > self.options.spare_segments {
+            self.pool.notify_one();
+        }
+    }
+
+    /// Shows the records that readers may see.
+    fn show(&self, state: &mut State) {
+        let progress = if self.options.read_unsynced { state.written } else { state.stable };
+        self.visible.store(progress.next.0, Release);
+        self.advanced.notify_all();
+        state.followers.drain(..).for_each(Waker::wake);
+    }
+
+    fn publish(&self, progress: Progress) -> Result<()> {
+        self.storage.publish(&Mark { log: self.id, next: progress.next }.encode())
+    }
+
+    /// Refuses everything from now on. Returns the batch that is being composed, and its error.
+    fn fail(&self, state: &mut State, error: Error) -> (Arc<Ticket>, Error) {
+        let failure = state.failure.get_or_insert_with(|| Arc::new(error)).clone();
+        self.show(state);
+        self.room.notify_all();
+        (std::mem::take(&mut state.ticket), Error::Failed(failure))
+    }
+
+    /// Gives the lead on. Returns the batch whose likely leader gets it.
+    fn hand_over(self: &Arc<Self>, state: &mut State) -> Option<Arc<Ticket>> {
+        if state.batch.is_empty() || state.failure.is_some() {
+            state.leading = false;
+            return None;
+        }
+        if state.has_leader {
+            return Some(state.ticket.clone());
+        }
+        if self.give_to_driver(state).is_err() {
+            // The next thread that waits for the batch leads.
+            state.leading = false;
+        }
+        None
+    }
+
+    /// Makes everything stable that was acknowledged before the call.
+    pub fn sync(self: &Arc<Self>) -> Result<()> {
+        loop {
+            let state = self.settle(self.lock())?;
+            let (written, truncations) = (state.written, self.truncations.load(Relaxed));
+            if state.stable.frames == written.frames {
+                return Ok(());
+            }
+            let member = state.chain.iter().find(|member| member.header.number == written.number);
+            let segment = member.expect("segments in use stay").segment.clone();
+            drop(state);
+            let result = segment.sync();
+            self.counters.on_sync();
+            let mut state = self.lock();
+            if let Err(error) = result {
+                let (ticket, failed) = self.fail(&mut state, error.clone());
+                drop(state);
+                ticket.finish(Err(failed));
+                return Err(error);
+            }
+            if self.truncations.load(Relaxed) != truncations {
+                continue;
+            }
+            if state.stable.frames < written.frames {
+                self.on_stable(&mut state, written);
+                self.publish(written)?;
+                self.show(&mut state);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Waits until everything is written that is in a batch now.
+    fn settle<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Result<Guard<'a>> {
+        let frames = state.frames;
+        while state.written.frames < frames {
+            state.check_failure()?;
+            if !state.batch.is_empty() {
+                let ticket = state.ticket.clone();
+                self.finish(state, &ticket)?;
+            } else if let Some(ticket) = state.in_flight.clone() {
+                drop(state);
+                ticket.wait(false);
+            } else {
+                drop(state);
+            }
+            state = self.lock();
+        }
+        Ok(state)
+    }
+
+    /// Adds a frame without payload, and waits until it is stable.
+    fn change(self: &Arc<Self>, mut state: Guard<'_>, kind: Kind, lsn: Lsn) -> Result<()> {
+        self.mark(&mut state, kind, lsn);
+        let ticket = state.ticket.clone();
+        self.finish(state, &ticket)?;
+        match self.is_durable() {
+            true => Ok(()),
+            false => self.sync(),
+        }
+    }
+
+    /// Removes the records below an LSN.
+    pub fn truncate_front(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
+        let state = self.lock();
+        if lsn <= state.index.front() {
+            return state.check();
+        }
+        let state = self.reserve(state, MARK_BYTES, true)?;
+        self.change(state, Kind::Front, lsn.max(Lsn::FIRST))
+    }
+
+    /// Removes the records from an LSN on.
+    pub fn truncate_back(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
+        let mut state = self.lock();
+        while state.exclusive {
+            state = self.wait(&self.room, state);
+        }
+        state.exclusive = true;
+        drop(state);
+        let result = self.truncate_back_alone(lsn);
+        self.lock().exclusive = false;
+        self.room.notify_all();
+        result
+    }
+
+    fn truncate_back_alone(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
+        // Frames of other changes may come between.
+        let mut state = self.lock();
+        loop {
+            state = self.settle(state)?;
+            state = self.reserve(state, MARK_BYTES, true)?;
+            if state.written.frames == state.frames {
+                break;
+            }
+        }
+        let (first, next) = (state.index.front(), state.index.next());
+        if lsn < first || lsn > next {
+            return Err(Error::OutOfRange { lsn, first, next });
+        }
+        if lsn == next {
+            return Ok(());
+        }
+        state.written.next = lsn;
+        state.stable.next = state.stable.next.min(lsn);
+        self.truncations.fetch_add(1, Release);
+        self.visible.fetch_min(lsn.0, Release);
+        self.publish(state.stable)?;
+        self.change(state, Kind::Back, lsn)
+    }
+
+    /// Writes the rest, and the frame that shows that the log was closed.
+    pub fn close(self: &Arc<Self>) -> Result<()> {
+        let mut state = self.lock();
+        if state.closing {
+            return Ok(());
+        }
+        state.closing = true;
+        let result = self.close_frames(state);
+        let mut state = self.lock();
+        state.closed = true;
+        state.pool.ends = true;
+        self.driver.notify_all();
+        self.pool.notify_all();
+        self.room.notify_all();
+        self.show(&mut state);
+        while state.has_driver {
+            state = self.wait(&self.room, state);
+        }
+        let segments: Vec<_> = state.chain.iter().map(|member| member.segment.clone()).collect();
+        let spare = state.pool.free.iter().chain(&state.following).cloned();
+        let segments: Vec<_> = segments.into_iter().chain(spare).collect();
+        drop(state);
+        let rested = segments.iter().map(|segment| segment.rest());
+        let rested = rested.fold(Ok(()), Result::and);
+        self.storage.release();
+        result.and(rested)
+    }
+
+    fn close_frames(self: &Arc<Self>, state: Guard<'_>) -> Result<()> {
+        let state = self.settle(state)?;
+        if state.frames == 0 && self.report.closed {
+            return Ok(());
+        }
+        drop(state);
+        self.sync()?;
+        let mut state = self.lock();
+        loop {
+            state.check_failure()?;
+            match state.batch.fit(MARK_BYTES, u64::MAX, true) {
+                Fit::Yes => break,
+                // Without a free segment the log stays open: recovery reads it all the same.
+                _ if state.pool.free.is_empty() && !state.batch.ended() => return Ok(()),
+                _ if !state.batch.ended() => {
+                    state.following = state.pool.free.pop_front();
+                    let next = state.index.next();
+                    self.mark(&mut state, Kind::End, next);
+                }
+                _ => state = self.make_room(state),
+            }
+        }
+        let next = state.index.next();
+        self.change(state, Kind::Closed, next)
+    }
+
+    // --- for readers -----------------------------------------------------------------------------
+
+    /// The LSN behind the last record that readers may see.
+    pub fn visible(&self) -> Lsn {
+        Lsn(self.visible.load(Acquire))
+    }
+
+    pub fn truncations(&self) -> u64 {
+        self.truncations.load(Acquire)
+    }
+
+    /// The last known place before a record, and its segment. None if the log does not have it, or
+    /// not yet.
+    pub fn find(&self, lsn: Lsn) -> Option<(Place, Member)> {
+        let state = self.lock();
+        if lsn >= self.visible() {
+            return None;
+        }
+        let place = state.index.find(lsn)?;
+        let number = |member: &Member| member.header.number;
+        let at = state.chain.binary_search_by_key(&place.segment, number).ok()?;
+        Some((place, state.chain[at].clone()))
+    }
+
+    /// The lowest LSN, and the next one.
+    pub fn range(&self) -> (Lsn, Lsn) {
+        let state = self.lock();
+        (state.index.front(), state.index.next())
+    }
+
+    /// The LSN behind the last stable record.
+    pub fn stable(&self) -> Lsn {
+        self.lock().stable.next
+    }
+
+    /// Waits until a record is visible. False if the log was closed or failed before.
+    pub fn wait_for(&self, lsn: Lsn) -> bool {
+        let mut state = self.lock();
+        while self.visible() <= lsn {
+            if state.closed || state.failure.is_some() {
+                return false;
+            }
+            state = self.wait(&self.advanced, state);
+        }
+        true
+    }
+
+    /// As [`wait_for`](Self::wait_for), for a task: `None` if it is to be polled again.
+    pub fn poll_for(&self, lsn: Lsn, waker: &Waker) -> Option<bool> {
+        let mut state = self.lock();
+        if self.visible() > lsn {
+            return Some(true);
+        }
+        if state.closed || state.failure.is_some() {
+            return Some(false);
+        }
+        state.followers.push(waker.clone());
+        None
+    }
+
+    /// The outcome of the batch that has a record, or had it.
+    pub fn ticket_of(&self, lsn: Lsn) -> Result<Option<(Guard<'_>, Arc<Ticket>)>> {
+        let state = self.lock();
+        if lsn < state.written.next || lsn < state.index.front() {
+            return Ok(None);
+        }
+        state.check_failure()?;
+        if lsn >= state.index.next() {
+            let (first, next) = (state.index.front(), state.index.next());
+            return Err(Error::OutOfRange { lsn, first, next });
+        }
+        let flying = state.in_flight.clone();
+        // The batch that is being composed holds its last records.
+        let composed = state.batch.records();
+        let ticket = match flying {
+            Some(ticket) if lsn.0 < state.index.next().0 - composed => ticket,
+            _ => state.ticket.clone(),
+        };
+        Ok(Some((state, ticket)))
+    }
+
+    pub fn stats(&self) -> Stats {
+        let state = self.lock();
+        let mut stats = self.counters.stats();
+        stats.segments = state.chain.len() as u64;
+        stats.free_segments = state.pool.free.len() as u64;
+        stats
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Wakes the threads that wait for a segment.
+    pub fn on_segment(&self) {
+        self.room.notify_all();
+    }
+}
+
+impl State {
+    /// Fails if the log takes no more.
+    fn check(&self) -> Result<()> {
+        self.check_failure()?;
+        match self.closing {
+            true => Err(Error::Closed),
+            false => Ok(()),
+        }
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        match &self.failure {
+            Some(error) => Err(Error::Failed(error.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// The batch that is being composed.
+    pub fn ticket(&self) -> &Arc<Ticket> {
+        &self.ticket
+    }
+
+    pub fn front(&self) -> Lsn {
+        self.index.front()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// The segments in use, from the oldest.
+    pub fn chain(&self) -> &VecDeque<Member> {
+        &self.chain
+    }
+
+    /// Whether the segment that is being written is more than half full.
+    pub fn is_half_full(&self) -> bool {
+        self.batch.end() > self.batch.header().segment_bytes / 2
+    }
+}
+
+/// The header of the segment that follows.
+fn header_after(last: &Header, index: &Index) -> Header {
+    let (first, front) = (index.next(), index.front());
+    Header { number: last.number + 1, first, front, begun: now(), ..*last }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,172 @@
+//! A log in a directory of the file system of the tests.
+
+use dioxide_log::{Error, Log, LogOptions, Lsn};
+
+fn small() -> LogOptions {
+    LogOptions::new().segment_bytes(64 << 10)
+}
+
+fn records(log: &Log) -> Vec<(u64, Vec<u8>)> {
+    let records = log.iter_from(log.first_lsn());
+    records.map(|record| record.expect("it is read")).map(|(lsn, bytes)| (lsn.0, bytes)).collect()
+}
+
+fn record(lsn: u64) -> Vec<u8> {
+    let len = [0, 1, 100, 4000, 20_000][lsn as usize % 5];
+    let mut bytes = vec![lsn as u8; len];
+    bytes.extend(lsn.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn records_come_back_in_order_across_segments_and_opens() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let mut expected = Vec::new();
+    for round in 0..3u64 {
+        let log = small().open(dir.path()).unwrap();
+        assert_eq!(records(&log), expected);
+        assert_eq!(log.report().closed, round > 0);
+        for lsn in round * 100 + 1..=round * 100 + 100 {
+            assert_eq!(log.append(&record(lsn)).unwrap(), Lsn(lsn));
+            expected.push((lsn, record(lsn)));
+        }
+        assert_eq!(records(&log), expected);
+        for lsn in [1, 50, 51, 52, 53, round * 100 + 100] {
+            assert_eq!(log.read(Lsn(lsn)).unwrap(), Some(record(lsn)));
+        }
+        assert_eq!(log.read(log.next_lsn()).unwrap(), None);
+        if round == 1 {
+            drop(log);
+        } else {
+            log.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn threads_append_at_once_and_each_record_has_its_number() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    let mut numbered: Vec<(u64, Vec<u8>)> = std::thread::scope(|scope| {
+        let write = |thread: u64| {
+            let log = log.clone();
+            move || {
+                let append = |number: u64| {
+                    let bytes = [thread, number].map(u64::to_le_bytes).concat();
+                    (log.append(&bytes).unwrap().0, bytes)
+                };
+                (0..200).map(append).collect::<Vec<_>>()
+            }
+        };
+        let writers: Vec<_> = (0..16).map(|thread| scope.spawn(write(thread))).collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    numbered.sort();
+    assert_eq!(records(&log), numbered);
+    assert!(numbered.iter().map(|(lsn, _)| *lsn).eq(1..=3200));
+    let stats = log.stats();
+    assert_eq!(stats.records, 3200);
+    assert!(stats.batches < 3200);
+    log.close().unwrap();
+    let log = small().open(dir.path()).unwrap();
+    assert_eq!(records(&log), numbered);
+}
+
+#[test]
+fn both_ends_are_truncated() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    for lsn in 1..=100 {
+        log.append(&record(lsn)).unwrap();
+    }
+    let segments = log.stats().segments;
+    log.truncate_front(Lsn(80)).unwrap();
+    assert_eq!(log.first_lsn(), Lsn(80));
+    assert!(log.stats().segments < segments);
+    assert!(matches!(log.read(Lsn(79)), Err(Error::OutOfRange { .. })));
+    assert_eq!(log.read(Lsn(80)).unwrap(), Some(record(80)));
+
+    let mut reader = log.iter_from(Lsn(90));
+    assert_eq!(reader.next().unwrap().unwrap().payload, record(90));
+    log.truncate_back(Lsn(91)).unwrap();
+    assert_eq!((log.last_lsn(), log.next_lsn()), (Some(Lsn(90)), Lsn(91)));
+    assert!(dioxide_log::Iter::next(&mut reader).unwrap().is_none());
+    assert_eq!(log.append(b"another").unwrap(), Lsn(91));
+    assert_eq!(dioxide_log::Iter::next(&mut reader).unwrap().unwrap().payload, b"another");
+    assert!(matches!(log.truncate_back(Lsn(79)), Err(Error::OutOfRange { .. })));
+    assert!(matches!(log.truncate_back(Lsn(93)), Err(Error::OutOfRange { .. })));
+
+    let expected = records(&log);
+    assert_eq!(expected.len(), 12);
+    log.close().unwrap();
+    let log = small().open(dir.path()).unwrap();
+    assert_eq!(records(&log), expected);
+    // As after a snapshot: the log continues far above.
+    log.truncate_front(Lsn(1000)).unwrap();
+    assert_eq!((log.first_lsn(), log.last_lsn()), (Lsn(1000), None));
+    assert_eq!(log.append(b"later").unwrap(), Lsn(1000));
+    log.close().unwrap();
+    let log = small().open(dir.path()).unwrap();
+    assert_eq!(records(&log), [(1000, b"later".to_vec())]);
+}
+
+#[test]
+fn a_batch_is_appended_as_a_whole() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    assert_eq!(log.append_all(&[]).unwrap(), Lsn(1));
+    assert_eq!(log.append_all(&[b"a", b"b", b"c"]).unwrap(), Lsn(1));
+    assert_eq!(log.append_all(&[b"d"]).unwrap(), Lsn(4));
+    let long = vec![1; 64 << 10];
+    assert!(matches!(log.append(&long), Err(Error::TooLong { .. })));
+    let half = vec![1; 30_000];
+    for _ in 0..5 {
+        log.append_all(&[&half, b"x", &half[..20_000]]).unwrap();
+    }
+    assert_eq!(records(&log).len(), 19);
+}
+
+#[test]
+fn a_second_writer_is_refused() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    assert!(matches!(small().open(dir.path()), Err(Error::Locked { .. })));
+    log.close().unwrap();
+    small().open(dir.path()).unwrap();
+    let missing = dir.path().join("none");
+    assert!(matches!(small().create(false).open(&missing), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn one_thread_keeps_many_records_in_flight() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    let lsns: Vec<Lsn> = (1..=5000).map(|lsn| log.submit(&record(lsn % 3)).unwrap()).collect();
+    assert_eq!(lsns.last(), Some(&Lsn(5000)));
+    for lsn in &lsns {
+        log.wait(*lsn).unwrap();
+    }
+    assert!(log.wait(Lsn(5001)).is_err());
+    assert_eq!(records(&log).len(), 5000);
+    assert!(log.stats().batches < 2500);
+}
+
+#[test]
+fn a_follower_gets_each_record_once() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    let mut follower = log.follow(Lsn(1));
+    let reader = std::thread::spawn(move || {
+        let mut seen = Vec::new();
+        while let Some(record) = follower.next().unwrap() {
+            seen.push((record.lsn.0, record.payload.to_vec()));
+        }
+        seen
+    });
+    for lsn in 1..=500 {
+        log.append(&record(lsn)).unwrap();
+    }
+    let expected = records(&log);
+    log.close().unwrap();
+    assert_eq!(reader.join().unwrap(), expected);
+}
