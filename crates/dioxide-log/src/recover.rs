@@ -148,8 +148,7 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
             && next.header.first != scan.index().next()
         {
             let (found, expected) = (next.header.first, scan.index().next());
-            let reason =
-                format!("the segment begins at {found}, but the one before ends at {expected}");
+            let reason = format!("it begins at {found}, but the segment before ends at {expected}");
             return Err(Error::corrupt(next.segment.path(), 0, reason));
         }
         report.records += scan.records();
