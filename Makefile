@@ -77,7 +77,7 @@ check:
 	scripts/mutate --check
 	scripts/prose --self-test
 	scripts/prose
-	cargo package --quiet --allow-dirty --no-verify --package dioxide-io --package dioxide-diagnose --package dioxide-ext --package dioxide-cli
+	cargo package --quiet --allow-dirty --no-verify --package dioxide-io --package dioxide-diagnose --package dioxide-ext --package dioxide-log --package dioxide-cli
 
 # Known bugs, one at a time: a test must fail for each.
 mutants:

@@ -165,7 +165,8 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
     report.remnants = remnants.len() as u64;
     let segment_bytes = last.header.segment_bytes;
     #[rustfmt::skip]
-    let recovered = Recovered { id, segment_bytes, index, chain, free, end, ended, remnants, report };
+    let recovered =
+        Recovered { id, segment_bytes, index, chain, free, end, ended, remnants, report };
     Ok(Some(recovered))
 }
 

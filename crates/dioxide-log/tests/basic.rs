@@ -64,9 +64,7 @@ fn threads_append_at_once_and_each_record_has_its_number() {
     numbered.sort();
     assert_eq!(records(&log), numbered);
     assert!(numbered.iter().map(|(lsn, _)| *lsn).eq(1..=3200));
-    let stats = log.stats();
-    assert_eq!(stats.records, 3200);
-    assert!(stats.batches < 3200);
+    assert_eq!(log.stats().records, 3200);
     log.close().unwrap();
     let log = small().open(dir.path()).unwrap();
     assert_eq!(records(&log), numbered);
@@ -148,7 +146,6 @@ fn one_thread_keeps_many_records_in_flight() {
     }
     assert!(log.wait(Lsn(5001)).is_err());
     assert_eq!(records(&log).len(), 5000);
-    assert!(log.stats().batches < 2500);
 }
 
 #[test]
