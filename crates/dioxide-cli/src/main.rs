@@ -15,6 +15,7 @@ mod meter;
 mod output;
 mod plot;
 mod probe;
+mod records;
 mod recover;
 mod report;
 mod run;
@@ -42,6 +43,7 @@ fn main() -> std::process::ExitCode {
         args::Command::Copy(copy) => copy::run(copy),
         args::Command::Diagnose(diagnose) => diagnose::run(*diagnose),
         args::Command::History(history) => history::run(history),
+        args::Command::Log(log) => records::run(&log),
         args::Command::Plot(plot) => plot::run(&plot),
         args::Command::Probe(probe) => probe::run(&probe),
         args::Command::Recover(recover) => recover::run(recover),

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// Exit codes: the command (`dioxide` for all), the code, and its meaning.
-const EXIT_STATUS: [(&str, &str, &str); 9] = [
+const EXIT_STATUS: [(&str, &str, &str); 10] = [
     ("dioxide", "0", "The work is done."),
     ("dioxide", "1", "It failed: one line on stderr gives the reason."),
     (
@@ -18,6 +18,7 @@ const EXIT_STATUS: [(&str, &str, &str); 9] = [
         "The runs cannot be compared, or, with --fail-on-regression, a row cannot be judged and \
          none regresses.",
     ),
+    ("dioxide-log-verify", "1", "The log is damaged, or cannot be read."),
     ("dioxide-probe", "1", "With --for: FAIL."),
     ("dioxide", "2", "The command line is wrong."),
     ("dioxide-probe", "2", "With --for: it could not be measured."),

@@ -46,6 +46,8 @@ fn usage_errors_end_with_2() {
         "diagnose . --pid 1",
         "diagnose . --seconds 3",
         "diagnose --pid 1 --bs 4k",
+        "log",
+        "log stat",
         "recover",
         "copy one",
         "--nonsense",
@@ -153,6 +155,9 @@ fn misuse_is_one_sentence() {
         (format!("diagnose {dir} --rw append --size 900t"), "free"),
         (format!("diagnose {dir} --json /no/such/directory/x"), "no such directory"),
         ("diagnose --pid 4194304".into(), "there is no process 4194304"),
+        ("log verify /no/such/directory".into(), "/no/such/directory: no log"),
+        (format!("log stat {dir}"), "no log"),
+        (format!("log dump {file}"), "no log"),
         ("recover /no/such/file".into(), "/no/such/file"),
         (format!("copy /no/such/file {dir}"), "/no/such/file"),
         (format!("copy {file} /no/such/directory/x"), "/no/such/directory"),
@@ -828,4 +833,53 @@ fn recover_reports_every_file_and_fails_if_one_does() {
     expect_code(&output, 1);
     assert_eq!(stdout(&output).lines().count(), 2, "the others are still looked at");
     assert!(stderr(&output).contains("/no/such/file"));
+}
+
+#[test]
+fn a_log_is_checked_and_its_records_are_printed() {
+    let dir = fresh_dir();
+    let options = dioxide_log::LogOptions::new().segment_bytes(64 << 10);
+    let log = options.open(dir.path()).unwrap();
+    for number in 0..20u8 {
+        log.append(&[number; 8]).unwrap();
+    }
+    log.truncate_front(dioxide_log::Lsn(11)).unwrap();
+    log.append(b"").unwrap();
+    let id = log.id().to_string();
+    log.close().unwrap();
+    let command = |words: &str| run(&words.replace("PATH", dir.path().to_str().unwrap()));
+
+    let verified = command("log verify PATH");
+    expect_code(&verified, 0);
+    let lines: Vec<_> = stdout(&verified).lines().collect();
+    assert_eq!(lines[..3], [&format!("id        {id}"), "records   11..21 (11)", "segments  1"]);
+    assert_eq!(lines[4..], ["closed    yes", "remnants  0"]);
+    assert_eq!(stdout(&command("log stat PATH")), stdout(&verified));
+
+    let stat = command("log stat PATH --json");
+    expect_code(&stat, 0);
+    let facts: Value = serde_json::from_slice(&stat.stdout).unwrap();
+    let expected = serde_json::json!({
+        "id": id, "first_lsn": 11, "next_lsn": 22, "records": 11, "segments": 1,
+        "bytes": facts["bytes"], "closed": true, "remnants": 0,
+    });
+    assert_eq!(facts, expected);
+
+    let dumped = command("log dump PATH --from 20");
+    expect_code(&dumped, 0);
+    let twentieth = r#"{"lsn":20,"bytes":8,"hex":"1313131313131313"}"#;
+    assert_eq!(stdout(&dumped), format!("{twentieth}\n{}\n", r#"{"lsn":21,"bytes":0,"hex":""}"#));
+    assert_eq!(stdout(&command("log dump PATH")).lines().count(), 11);
+    assert_eq!(stdout(&command("log dump PATH --from 20 --count 1")).trim_end(), twentieth);
+    expect_refusal(&command("log dump PATH --from 10"), "LSN 10 is outside of the log");
+
+    let segments = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let first = segments.filter(|path| path.to_str().unwrap().contains("segment-")).min().unwrap();
+    let mut content = fs::read(&first).unwrap();
+    content[4096 + 24] ^= 1;
+    fs::write(&first, &content).unwrap();
+    let damaged = command("log verify PATH");
+    expect_refusal(&damaged, "at 4096: ");
+    assert!(stderr(&damaged).contains("restore the log from a copy"), "{}", stderr(&damaged));
+    assert!(fs::read(&first).unwrap() == content);
 }

@@ -92,6 +92,9 @@ impl Stage {
             fs::set_permissions(&path, mode).unwrap();
         }
         fs::write(dir.path().join("job.fio"), "").unwrap();
+        let log = dioxide_log::Log::open(dir.path().join("data/log")).unwrap();
+        log.append(b"a record").unwrap();
+        log.close().unwrap();
         // Only a lab has loop devices.
         let device = |name: &str| {
             let image = dir.path().join(name);

@@ -19,7 +19,8 @@
 //! `format`, `index` and `batch` are values: the bytes of a log (docs/log-format.md), its records,
 //! and the frames of one write. A [`storage`] is a medium. `recover` reads a log as it was left,
 //! and `writer` continues it: it owns the control flow of appends, truncations and flushes. `pool`
-//! makes and frees segments. `reader` follows the writer.
+//! makes and frees segments. `reader` follows the writer, and `view`
+//! reads without one.
 
 #![deny(unsafe_code)]
 
@@ -36,6 +37,7 @@ mod recover;
 mod stats;
 pub mod storage;
 mod ticket;
+mod view;
 mod window;
 mod writer;
 
@@ -48,3 +50,4 @@ pub use options::LogOptions;
 pub use reader::{Follow, Iter, Record};
 pub use recover::Report;
 pub use stats::Stats;
+pub use view::{LogView, Records};

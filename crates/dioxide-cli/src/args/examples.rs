@@ -67,6 +67,22 @@ pub const HISTORY: &str = "Examples:
   dioxide history results --fail-on-regression 10%
       The same, for scripts: ends with 3 if a row lost more than 10 % when it last changed.";
 
+pub const LOGS: &str = "Examples:
+  dioxide log verify /data/log
+      Whether a log is sound.";
+
+pub const LOG_VERIFY: &str = "Examples:
+  dioxide log verify /data/log
+      Ends with 1 if the log is damaged.";
+
+pub const LOG_STAT: &str = "Examples:
+  dioxide log stat /data/log --json
+      The facts for programs.";
+
+pub const LOG_DUMP: &str = "Examples:
+  dioxide log dump /data/log --count 10
+      The first ten records.";
+
 pub const PLOT: &str = "Examples:
   dioxide bench append --dir /data --json append.json
   dioxide plot append.json --svg append.svg

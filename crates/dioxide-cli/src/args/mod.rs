@@ -12,6 +12,7 @@ mod log;
 mod output;
 mod plot;
 mod probe;
+mod records;
 
 pub use bench::*;
 pub use compare::*;
@@ -23,6 +24,7 @@ pub use log::*;
 pub use output::*;
 pub use plot::*;
 pub use probe::*;
+pub use records::*;
 
 use crate::units::parse_bytes;
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -120,6 +122,12 @@ pub enum Command {
     /// none but a row of the newest result cannot be judged, or on errors.
     #[command(after_long_help = examples::HISTORY)]
     History(History),
+    /// Check a log of the crate dioxide-log, or print its facts or its records. Changes nothing.
+    ///
+    /// Reads the log without the lock of its writer, so it works beside one. Each command first
+    /// reads and checks the whole log.
+    #[command(after_long_help = examples::LOGS)]
+    Log(Records),
     /// Draw saved results of `dioxide bench --json` as one SVG picture.
     ///
     /// The picture has a panel for each kind of work, with a curve for each path: operations per
@@ -451,6 +459,9 @@ mod tests {
             "dioxide diagnose --pid 1 --seconds 0",
             "dioxide diagnose --pid 1 --numjobs 1",
             "dioxide diagnose --pid 1 --overwrite-device /dev/x",
+            "dioxide log",
+            "dioxide log verify",
+            "dioxide log dump . --from first",
             "dioxide recover",
             "dioxide recover --force --dry-run x",
             "dioxide run",
