@@ -1,0 +1,59 @@
+//! `dioxide log`.
+
+use super::examples;
+use clap::{Args, Subcommand, ValueHint};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Records {
+    #[command(subcommand)]
+    pub action: RecordsAction,
+}
+
+#[derive(Subcommand)]
+pub enum RecordsAction {
+    /// Read and check a whole log, and print what was found.
+    ///
+    /// Exits with 0 if the log is sound, with 1 if it is damaged or cannot be read. A remnant is a
+    /// frame of a torn write behind the end: its record was never acknowledged.
+    #[command(after_long_help = examples::LOG_VERIFY)]
+    Verify(LogVerify),
+    /// Print the facts about a log, for people or as JSON.
+    #[command(after_long_help = examples::LOG_STAT)]
+    Stat(LogStat),
+    /// Print records as lines of JSON: `lsn`, `bytes`, and `hex`, the content.
+    ///
+    /// Checks the whole log before the first record.
+    #[command(after_long_help = examples::LOG_DUMP)]
+    Dump(LogDump),
+}
+
+#[derive(Args)]
+pub struct LogVerify {
+    /// The directory of the log, or its block device.
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub path: PathBuf,
+}
+
+#[derive(Args)]
+pub struct LogStat {
+    /// The directory of the log, or its block device.
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub path: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct LogDump {
+    /// The directory of the log, or its block device.
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub path: PathBuf,
+    /// The first record [default: the first of the log].
+    #[arg(long, value_name = "LSN")]
+    pub from: Option<u64>,
+    /// Print at most N records [default: all].
+    #[arg(long, value_name = "N")]
+    pub count: Option<usize>,
+}

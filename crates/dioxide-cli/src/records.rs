@@ -1,0 +1,113 @@
+//! `dioxide log`: reads the logs of dioxide-log, and changes nothing.
+
+use crate::args::{self, RecordsAction};
+use crate::interrupt;
+use crate::output;
+use crate::terminal::Terminal;
+use anyhow::{Result, anyhow};
+use dioxide_log::{Error, LogView, Lsn};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+pub fn run(args: &args::Records) -> Result<()> {
+    match &args.action {
+        RecordsAction::Verify(verify) => print(&verify.path),
+        RecordsAction::Stat(stat) if stat.json => {
+            let text = output::json(&Facts::of(&view(&stat.path)?))?;
+            Ok(io::stdout().write_all(text.as_bytes())?)
+        }
+        RecordsAction::Stat(stat) => print(&stat.path),
+        RecordsAction::Dump(dump) => write_records(dump),
+    }
+}
+
+fn view(path: &Path) -> Result<LogView> {
+    LogView::open(path).map_err(|error| match error {
+        // Its advice is for programs.
+        Error::Missing { path } => anyhow!("{}: no log", path.display()),
+        error => error.into(),
+    })
+}
+
+/// The facts about a log. The names are stable.
+#[derive(Serialize)]
+struct Facts {
+    id: String,
+    /// The lowest LSN, and that of the next record.
+    first_lsn: u64,
+    next_lsn: u64,
+    records: u64,
+    /// Without the free ones.
+    segments: usize,
+    /// Of the segments, as far as they are written.
+    bytes: u64,
+    closed: bool,
+    /// Frames of a torn write behind the end.
+    remnants: u64,
+}
+
+impl Facts {
+    fn of(view: &LogView) -> Self {
+        let (first_lsn, next_lsn) = (view.first_lsn().0, view.next_lsn().0);
+        let report = view.report();
+        Self {
+            id: view.id().to_string(),
+            first_lsn,
+            next_lsn,
+            records: next_lsn - first_lsn,
+            segments: view.segments(),
+            bytes: report.bytes,
+            closed: report.closed,
+            remnants: report.remnants,
+        }
+    }
+}
+
+fn print(path: &Path) -> Result<()> {
+    let Facts { id, first_lsn, next_lsn, records, segments, bytes, closed, remnants } =
+        Facts::of(&view(path)?);
+    let range = match records {
+        0 => format!("none, the next is {next_lsn}"),
+        _ => format!("{first_lsn}..{} ({records})", next_lsn - 1),
+    };
+    let closed = if closed { "yes" } else { "no" };
+    output::deliver(&[], Terminal::of_stdout(false), |page| {
+        writeln!(page, "id        {id}")?;
+        writeln!(page, "records   {range}")?;
+        writeln!(page, "segments  {segments}")?;
+        writeln!(page, "bytes     {bytes}")?;
+        writeln!(page, "closed    {closed}")?;
+        Ok(writeln!(page, "remnants  {remnants}")?)
+    })
+}
+
+/// A record as one line. The names are stable.
+#[derive(Serialize)]
+struct Line {
+    lsn: u64,
+    bytes: usize,
+    hex: String,
+}
+
+fn write_records(args: &args::LogDump) -> Result<()> {
+    let view = view(&args.path)?;
+    let from = args.from.map_or(view.first_lsn(), Lsn);
+    let mut out = BufWriter::new(io::stdout().lock());
+    for record in view.iter_from(from).take(args.count.unwrap_or(usize::MAX)) {
+        interrupt::check()?;
+        let (lsn, content) = record?;
+        let line = Line { lsn: lsn.0, bytes: content.len(), hex: hex(&content) };
+        writeln!(out, "{}", serde_json::to_string(&line)?)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut hex = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        write!(hex, "{byte:02x}").expect("a string takes all");
+    }
+    hex
+}

@@ -1,0 +1,203 @@
+//! A log as it lies on its medium, for programs that only read it.
+
+use crate::error::{Error, Result};
+use crate::format::LogId;
+use crate::format::frame::{Frame, Kind, Refused, frame_bytes};
+use crate::lsn::Lsn;
+use crate::options::LogOptions;
+use crate::recover::{Member, Recovered, Report, recover};
+use crate::storage::Storage;
+use crate::storage::device::Device;
+use crate::storage::dir::Dir;
+use crate::window::Window;
+use dioxide::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+const WINDOW_BYTES: usize = 256 << 10;
+/// A writer changes the log while it is read, so an error counts once it is found again.
+const ATTEMPTS_MAX: usize = 8;
+
+/// A log as it was found, without the lock of its writer. Nothing is changed.
+///
+/// Opening reads and checks the whole log. A view does not follow a writer: a record that is
+/// appended later is not there. A record whose segment was used again is an error.
+#[derive(Debug)]
+pub struct LogView {
+    /// It is never [cleared](Recovered::clear).
+    found: Recovered,
+}
+
+impl LogView {
+    /// Looks at the log in a directory, or on a block device.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Missing`]: there is no log.
+    /// - [`Error::Corrupt`], [`Error::Version`]: the log is damaged, or of a later version.
+    ///
+    /// Or the error of a system call.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let is_device =
+            std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        let storage: Arc<dyn Storage> = match is_device {
+            // A log on the device has its own size of segments.
+            true => {
+                let segment_bytes = LogOptions::new().segment_bytes;
+                Arc::new(Device::new(File::open(path)?, path, segment_bytes)?)
+            }
+            false => Arc::new(Dir::open_read_only(path)?),
+        };
+        Self::of(storage)
+    }
+
+    /// Looks at the log on any medium.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn of(storage: Arc<dyn Storage>) -> Result<Self> {
+        let mut before = String::new();
+        for _ in 1..ATTEMPTS_MAX {
+            match recover(storage.as_ref()) {
+                Err(error) if error.to_string() != before => before = error.to_string(),
+                result => return Self::from(result?, storage.as_ref()),
+            }
+        }
+        Self::from(recover(storage.as_ref())?, storage.as_ref())
+    }
+
+    fn from(found: Option<Recovered>, storage: &dyn Storage) -> Result<Self> {
+        match found {
+            Some(found) => Ok(Self { found }),
+            None => Err(Error::Missing { path: storage.path().into() }),
+        }
+    }
+
+    /// The random name of the log.
+    pub fn id(&self) -> LogId {
+        self.found.id
+    }
+
+    /// What was found. Its records are also those that were truncated.
+    pub fn report(&self) -> &Report {
+        &self.found.report
+    }
+
+    /// The lowest number that the log has. It is that of the next record if the log is empty.
+    pub fn first_lsn(&self) -> Lsn {
+        self.found.index.front()
+    }
+
+    /// The number of the next record.
+    pub fn next_lsn(&self) -> Lsn {
+        self.found.index.next()
+    }
+
+    /// The number of segments that hold the log, without the free ones.
+    pub fn segments(&self) -> usize {
+        self.found.chain.len()
+    }
+
+    /// Returns the records from `lsn` on, as copies. To begin with the first, pass
+    /// [`first_lsn`](Self::first_lsn). An error is the last item: [`Error::OutOfRange`] below the
+    /// first record, or that of a read.
+    pub fn iter_from(&self, lsn: Lsn) -> Records<'_> {
+        Records { view: self, next: lsn, window: Window::new(WINDOW_BYTES), at: None }
+    }
+
+    /// The segment with a number. The numbers of the chain have no gap.
+    fn member(&self, number: u64) -> &Member {
+        let first = self.found.chain[0].header.number;
+        &self.found.chain[(number - first) as usize]
+    }
+}
+
+/// The records of a [`LogView`], see [`LogView::iter_from`].
+#[derive(Debug)]
+pub struct Records<'a> {
+    view: &'a LogView,
+    /// The next record to return.
+    next: Lsn,
+    window: Window,
+    /// Where its frame is expected. None if it must be looked up.
+    at: Option<At<'a>>,
+}
+
+/// The place of a frame.
+#[derive(Debug)]
+struct At<'a> {
+    member: &'a Member,
+    offset: u64,
+    /// The record that comes next there.
+    lsn: Lsn,
+    /// The LSN behind the records that follow each other there.
+    end: Lsn,
+}
+
+impl<'a> Records<'a> {
+    fn look_up(&self) -> Result<At<'a>> {
+        let (first, next, lsn) = (self.view.first_lsn(), self.view.next_lsn(), self.next);
+        let place = self.view.found.index.find(lsn);
+        let place = place.ok_or(Error::OutOfRange { lsn, first, next })?;
+        let member = self.view.member(place.segment);
+        Ok(At { member, offset: place.offset, lsn: place.lsn, end: place.run.1 })
+    }
+
+    /// Reads the next record, which the index has.
+    fn read(&mut self) -> Result<Vec<u8>> {
+        let mut at = match self.at.take().filter(|at| self.next < at.end) {
+            Some(at) => at,
+            None => {
+                self.window.clear();
+                self.look_up()?
+            }
+        };
+        let mut loaded = false;
+        loop {
+            let segment = at.member.segment.as_ref();
+            let bytes = self.window.from(at.offset);
+            match Frame::parse(bytes, at.member.home(), at.offset) {
+                Ok(frame) if frame.kind == Kind::Record && frame.lsn == at.lsn => {
+                    at.offset += frame.bytes();
+                    at.lsn = at.lsn.next();
+                    if frame.lsn == self.next {
+                        let payload = frame.payload.to_vec();
+                        self.at = Some(at);
+                        return Ok(payload);
+                    }
+                    loaded = false;
+                }
+                Ok(frame) if matches!(frame.kind, Kind::Front | Kind::Closed) => {
+                    at.offset += frame.bytes();
+                    loaded = false;
+                }
+                Err(Refused::Longer(bytes)) if !loaded && bytes <= segment.bytes() - at.offset => {
+                    self.window.load(segment, at.offset, bytes)?;
+                    // A frame may need a second, longer read.
+                    loaded = bytes > frame_bytes(0);
+                }
+                _ => {
+                    let reason = format!("record {} is not there any more", self.next);
+                    return Err(Error::corrupt(segment.path(), at.offset, reason));
+                }
+            }
+        }
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<(Lsn, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next >= self.view.next_lsn() {
+            return None;
+        }
+        let lsn = self.next;
+        let read = self.read();
+        self.next = if read.is_ok() { lsn.next() } else { self.view.next_lsn() };
+        Some(read.map(|payload| (lsn, payload)))
+    }
+}

@@ -1,0 +1,156 @@
+//! A view reads a log without its writer, and changes nothing.
+
+use dioxide_log::storage::memory::Memory;
+use dioxide_log::{Error, Log, LogOptions, LogView, Lsn};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+type Numbered = Vec<(Lsn, Vec<u8>)>;
+
+fn small() -> LogOptions {
+    LogOptions::new().segment_bytes(64 << 10)
+}
+
+fn records(log: &Log) -> Numbered {
+    log.iter_from(log.first_lsn()).map(|record| record.expect("it is read")).collect()
+}
+
+fn seen(view: &LogView, from: Lsn) -> Numbered {
+    view.iter_from(from).map(|record| record.expect("it is read")).collect()
+}
+
+fn append(log: &Log, count: usize) {
+    for number in 0..count {
+        let len = [0, 1, 100, 4000, 20_000][number % 5];
+        log.append(&vec![number as u8; len]).unwrap();
+    }
+}
+
+/// Compares a view with the log, which is closed.
+fn expect_equal(path: &Path, log: Log) {
+    let (id, first, next) = (log.id(), log.first_lsn(), log.next_lsn());
+    let expected = records(&log);
+    log.close().unwrap();
+    let view = LogView::open(path).unwrap();
+    assert_eq!((view.id(), view.first_lsn(), view.next_lsn()), (id, first, next));
+    assert!(view.report().closed);
+    assert_eq!(view.segments() as u64, view.report().segments);
+    for skipped in 0..=expected.len() {
+        let from = Lsn(first.0 + skipped as u64);
+        assert_eq!(seen(&view, from), expected[skipped..]);
+    }
+}
+
+#[test]
+fn a_view_has_the_records_of_the_log() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    append(&log, 100);
+    log.append_all(&[b"a", b"b"]).unwrap();
+    expect_equal(dir.path(), log);
+}
+
+#[test]
+fn a_view_has_no_truncated_record() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    append(&log, 60);
+    log.truncate_back(Lsn(31)).unwrap();
+    expect_equal(dir.path(), log);
+
+    let log = small().open(dir.path()).unwrap();
+    append(&log, 30);
+    log.truncate_back(log.next_lsn()).unwrap();
+    append(&log, 3);
+    log.truncate_front(Lsn(20)).unwrap();
+    append(&log, 3);
+    expect_equal(dir.path(), log);
+    let view = LogView::open(dir.path()).unwrap();
+    let mut below = view.iter_from(Lsn(19));
+    assert!(matches!(below.next(), Some(Err(Error::OutOfRange { .. }))));
+    assert!(below.next().is_none());
+    assert!(view.iter_from(Lsn(1000)).next().is_none());
+
+    // Empty, and then far above.
+    let log = small().open(dir.path()).unwrap();
+    log.truncate_front(Lsn(5000)).unwrap();
+    expect_equal(dir.path(), log);
+    let log = small().open(dir.path()).unwrap();
+    append(&log, 7);
+    expect_equal(dir.path(), log);
+}
+
+#[test]
+fn a_damaged_log_has_no_view() {
+    let disk = Memory::default();
+    let storage = || Arc::new(disk.clone());
+    assert!(matches!(LogView::of(storage()), Err(Error::Missing { .. })));
+    let log = small().open_storage(storage()).unwrap();
+    append(&log, 50);
+    let expected = records(&log);
+    log.close().unwrap();
+    let view = LogView::of(storage()).unwrap();
+    assert_eq!(seen(&view, Lsn(1)), expected);
+
+    let name = disk.names()[1];
+    disk.edit(name, |bytes| bytes[5000] ^= 1);
+    assert!(matches!(LogView::of(storage()), Err(Error::Corrupt { .. })));
+    // The earlier view does not return a changed record.
+    let read: Vec<_> = view.iter_from(Lsn(1)).collect();
+    let (last, before) = read.split_last().expect("records");
+    assert!(matches!(last, Err(Error::Corrupt { .. })));
+    let before: Numbered = before.iter().map(|record| record.clone().unwrap()).collect();
+    assert_eq!(before, expected[..before.len()]);
+}
+
+/// The content and the time of the last change of each file.
+fn files(path: &Path) -> BTreeMap<String, (Vec<u8>, std::time::SystemTime)> {
+    let file = |entry: fs::DirEntry| {
+        let changed = entry.metadata().unwrap().modified().unwrap();
+        let content = fs::read(entry.path()).unwrap();
+        (entry.file_name().into_string().unwrap(), (content, changed))
+    };
+    fs::read_dir(path).unwrap().map(|entry| file(entry.unwrap())).collect()
+}
+
+#[test]
+fn a_view_changes_no_file_and_needs_no_lock() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    assert!(matches!(LogView::open(dir.path()), Err(Error::Missing { .. })));
+    assert!(matches!(LogView::open(dir.path().join("none")), Err(Error::Missing { .. })));
+    assert!(files(dir.path()).is_empty());
+    let log = small().open(dir.path()).unwrap();
+    append(&log, 50);
+    // The pool may still make a segment.
+    let expected = records(&log);
+    let view = LogView::open(dir.path()).unwrap();
+    assert!(!view.report().closed);
+    assert_eq!(seen(&view, Lsn(1)), expected);
+    log.close().unwrap();
+
+    let before = files(dir.path());
+    let view = LogView::open(dir.path()).unwrap();
+    assert_eq!(seen(&view, Lsn(1)), expected);
+    drop(view);
+    assert!(files(dir.path()) == before);
+}
+
+#[test]
+fn a_view_beside_a_writer_has_all_that_was_acknowledged() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| append(&log, 300));
+        while !writer.is_finished() {
+            let next = log.stable_lsn();
+            match LogView::open(dir.path()) {
+                Ok(view) => assert!(view.next_lsn() >= next),
+                // The log has no header yet.
+                Err(Error::Missing { .. }) if next == Lsn::FIRST => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+}
