@@ -55,26 +55,6 @@ pub struct Progress {
     frames: u64,
 }
 
-/// The mark that readers in other processes see: the acknowledged part of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    pub log: LogId,
-    pub next: Lsn,
-}
-
-impl Mark {
-    const BYTES: usize = 28;
-
-    fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..16].copy_from_slice(&self.log.0);
-        bytes[16..24].copy_from_slice(&self.next.0.to_le_bytes());
-        let checksum = crc32c::crc32c(&bytes[..24]);
-        bytes[24..].copy_from_slice(&checksum.to_le_bytes());
-        bytes
-    }
-}
-
 /// The log of a process.
 #[derive(Debug)]
 pub struct Writer {
@@ -215,7 +195,7 @@ impl Writer {
             driven: false,
             pool: Pool { free, ..Pool::default() },
         };
-        let writer = Self {
+        Ok(Self {
             storage,
             options,
             id,
@@ -231,9 +211,7 @@ impl Writer {
             visible,
             truncations: AtomicU64::new(0),
             counters: Counters::default(),
-        };
-        writer.publish(progress)?;
-        Ok(writer)
+        })
     }
 
     pub fn lock(&self) -> Guard<'_> {
@@ -436,15 +414,11 @@ impl Writer {
         let begun = Instant::now();
         let result = self.write(&mut batch, before.as_deref());
         self.counters.on_batch(&batch, begun.elapsed(), result.is_ok());
-        let published = result.and_then(|()| match self.is_durable() {
-            true => self.publish(progress),
-            false => Ok(()),
-        });
 
         let mut state = self.lock();
         state.in_flight = None;
         state.buffers.push(batch.into_buffer());
-        let abandoned = match &published {
+        let abandoned = match &result {
             Ok(()) => {
                 self.on_written(&mut state, progress);
                 None
@@ -458,7 +432,7 @@ impl Writer {
         if let Some(next) = successor {
             next.lead();
         }
-        ticket.finish(published);
+        ticket.finish(result);
         if let Some((ticket, error)) = abandoned {
             ticket.finish(Err(error));
         }
@@ -547,10 +521,6 @@ impl Writer {
         state.followers.drain(..).for_each(Waker::wake);
     }
 
-    fn publish(&self, progress: Progress) -> Result<()> {
-        self.storage.publish(&Mark { log: self.id, next: progress.next }.encode())
-    }
-
     /// Refuses everything from now on. Returns the batch that is being composed, and its error.
     fn fail(&self, state: &mut State, error: Error) -> (Arc<Ticket>, Error) {
         let failure = state.failure.get_or_insert_with(|| Arc::new(error)).clone();
@@ -600,7 +570,6 @@ impl Writer {
             }
             if state.stable.frames < written.frames {
                 self.on_stable(&mut state, written);
-                self.publish(written)?;
                 self.show(&mut state);
             }
             return Ok(());
@@ -682,7 +651,6 @@ impl Writer {
         state.stable.next = state.stable.next.min(lsn);
         self.truncations.fetch_add(1, Release);
         self.visible.fetch_min(lsn.0, Release);
-        self.publish(state.stable)?;
         self.change(state, Kind::Back, lsn)
     }
 

@@ -7,7 +7,6 @@ use dioxide::{Buffer, Durability, File, OpenOptions};
 use rustix::fs::FlockOperation;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +16,6 @@ const SEGMENT_PREFIX: &str = "segment-";
 const UNFINISHED: &str = "unfinished";
 /// The lock of the writer.
 const LOCK: &str = "lock";
-/// The mark for readers in other processes.
-const MARK: &str = "mark";
-const MARK_BYTES_MAX: usize = 512;
 
 const FILL_BYTES: usize = 1 << 20;
 
@@ -29,8 +25,6 @@ pub struct Dir {
     path: PathBuf,
     /// Open and locked, for a writer.
     lock: Mutex<Option<fs::File>>,
-    /// The mark for readers. For a reader it may come later.
-    mark: Mutex<Option<fs::File>>,
     /// The number in the next new name.
     next_name: AtomicU64,
 }
@@ -51,7 +45,7 @@ impl Dir {
             fs::create_dir_all(path).map_err(|error| Error::system("create", path, error))?;
             sync_dir(path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new(".")))?;
         }
-        let lock = open_file(&path.join(LOCK), true)?;
+        let lock = open_lock(&path.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
             match error {
                 rustix::io::Errno::WOULDBLOCK => Error::Locked { path: path.into() },
@@ -59,13 +53,8 @@ impl Dir {
             }
         })?;
         remove_if_there(&path.join(UNFINISHED))?;
-        let mark = Mutex::new(Some(open_file(&path.join(MARK), true)?));
-        let dir = Self {
-            path: path.into(),
-            lock: Mutex::new(Some(lock)),
-            mark,
-            next_name: AtomicU64::new(0),
-        };
+        let dir =
+            Self { path: path.into(), lock: Mutex::new(Some(lock)), next_name: AtomicU64::new(0) };
         let next = dir.names()?.into_iter().map(|(number, _)| number + 1).max();
         dir.next_name.store(next.unwrap_or(0), Relaxed);
         Ok(dir)
@@ -80,8 +69,7 @@ impl Dir {
         if !path.is_dir() {
             return Err(Error::Missing { path: path.into() });
         }
-        let (mark, next_name) = (Mutex::new(None), AtomicU64::new(0));
-        Ok(Self { path: path.into(), lock: Mutex::default(), mark, next_name })
+        Ok(Self { path: path.into(), lock: Mutex::default(), next_name: AtomicU64::new(0) })
     }
 
     /// The numbers and paths of the segments.
@@ -161,29 +149,6 @@ impl Storage for Dir {
             // Closing it would do, unless a child has it.
             let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
         }
-    }
-
-    fn publish(&self, mark: &[u8]) -> Result<()> {
-        let file = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(file) = &*file else { return Ok(()) };
-        file.write_all_at(mark, 0).map_err(|error| Error::system("write", &self.path, error))
-    }
-
-    fn published(&self) -> Result<Option<Vec<u8>>> {
-        let path = self.path.join(MARK);
-        let mut file = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
-        if file.is_none() {
-            match fs::File::open(&path) {
-                Ok(found) => *file = Some(found),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(Error::system("open", &path, error)),
-            }
-        }
-        let file = file.as_ref().expect("it was opened");
-        let mut mark = vec![0; MARK_BYTES_MAX];
-        let read = file.read_at(&mut mark, 0);
-        mark.truncate(read.map_err(|error| Error::system("read", &path, error))?);
-        Ok(Some(mark))
     }
 }
 
@@ -287,11 +252,11 @@ impl Segment for SegmentFile {
     }
 }
 
-fn open_file(path: &Path, write: bool) -> Result<fs::File> {
+fn open_lock(path: &Path) -> Result<fs::File> {
     fs::OpenOptions::new()
         .read(true)
-        .write(write)
-        .create(write)
+        .write(true)
+        .create(true)
         .truncate(false)
         .open(path)
         .map_err(|error| Error::system("open", path, error))

@@ -23,7 +23,6 @@ pub struct Memory {
 struct State {
     segments: BTreeMap<u64, Content>,
     next: u64,
-    mark: Vec<u8>,
     faults: Faults,
     calls: u64,
     dead: bool,
@@ -110,8 +109,8 @@ impl Memory {
     /// The disk after the process was killed: what was written is there, and not yet stable.
     pub fn after_kill(&self) -> Self {
         let state = self.state();
-        let (segments, next, mark) = (state.segments.clone(), state.next, state.mark.clone());
-        Self { state: Arc::new(Mutex::new(State { segments, next, mark, ..State::default() })) }
+        let (segments, next) = (state.segments.clone(), state.next);
+        Self { state: Arc::new(Mutex::new(State { segments, next, ..State::default() })) }
     }
 
     /// The names of the segments, which [`edit`](Self::edit) and [`copy`](Self::copy) take.
@@ -217,16 +216,6 @@ impl Storage for Memory {
         let mut state = self.state();
         state.segments.retain(|name, _| MemorySegment::path_of(*name) != segment.path());
         Ok(())
-    }
-
-    fn publish(&self, mark: &[u8]) -> Result<()> {
-        self.state().mark = mark.into();
-        Ok(())
-    }
-
-    fn published(&self) -> Result<Option<Vec<u8>>> {
-        let mark = self.state().mark.clone();
-        Ok((!mark.is_empty()).then_some(mark))
     }
 }
 

@@ -44,26 +44,6 @@ pub trait Storage: Debug + Send + Sync + 'static {
 
     /// The writer has closed the log, so another may open it. Readers may still read.
     fn release(&self) {}
-
-    /// Stores a few bytes for readers in other processes, if there can be any. They need not be
-    /// stable.
-    ///
-    /// # Errors
-    ///
-    /// The medium's error.
-    fn publish(&self, mark: &[u8]) -> Result<()> {
-        let _ = mark;
-        Ok(())
-    }
-
-    /// The bytes that were published last. None if there are none.
-    ///
-    /// # Errors
-    ///
-    /// The medium's error.
-    fn published(&self) -> Result<Option<Vec<u8>>> {
-        Ok(None)
-    }
 }
 
 /// A segment of fixed size. Calls of several threads may overlap.
