@@ -19,12 +19,13 @@
 //! `format`, `index` and `batch` are values: the bytes of a log (docs/log-format.md), its records,
 //! and the frames of one write. A [`storage`] is a medium. `recover` reads a log as it was left,
 //! and `writer` continues it: it owns the control flow of appends, truncations and flushes. `pool`
-//! makes and frees segments. `reader` follows the writer, and `view`
-//! reads without one.
+//! makes and frees segments. `reader` follows the writer, and `view` reads without one. Both go
+//! along the frames by a `cursor`.
 
 #![deny(unsafe_code)]
 
 mod batch;
+mod cursor;
 mod error;
 mod format;
 mod index;

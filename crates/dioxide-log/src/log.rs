@@ -11,12 +11,11 @@ use crate::reader::{Follow, Iter};
 use crate::recover::{Member, Recovered, Report, recover};
 use crate::stats::Stats;
 use crate::storage::Storage;
-use crate::storage::device::Device;
+use crate::storage::device::{Device, is_device};
 use crate::storage::dir::Dir;
 use crate::ticket::Ticket;
 use crate::writer::{Writer, now};
 use dioxide::{Buffer, OpenOptions};
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,9 +60,7 @@ impl LogOptions {
     /// Or the error of a system call.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Log> {
         let path = path.as_ref();
-        let is_device =
-            std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
-        let storage: Arc<dyn Storage> = match is_device {
+        let storage: Arc<dyn Storage> = match is_device(path) {
             true => {
                 self.check()?;
                 let file = OpenOptions::new().write(true).open(path)?;
@@ -194,17 +191,7 @@ impl Log {
     /// - [`Error::OutOfRange`]: there is no such record.
     /// - [`Error::Failed`]: a write failed, so the record is not acknowledged.
     pub fn wait(&self, lsn: Lsn) -> Result<()> {
-        match self.writer().ticket_of(lsn)? {
-            Some((state, ticket)) => match Arc::ptr_eq(&ticket, state.ticket()) {
-                true => self.writer().finish(state, &ticket),
-                false => {
-                    drop(state);
-                    ticket.wait(false);
-                    ticket.outcome().expect("the wait is over").clone()
-                }
-            },
-            None => Ok(()),
-        }
+        self.writer().acknowledge(lsn)
     }
 
     /// As [`append`](Self::append), for a task. The record is in the log when this returns; the

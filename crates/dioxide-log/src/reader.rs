@@ -1,10 +1,8 @@
 //! Readers of a log in the process of its writer.
 
+use crate::cursor::Cursor;
 use crate::error::{Error, Result};
-use crate::format::frame::{Frame, Kind, Refused, frame_bytes};
-use crate::index::Place;
 use crate::lsn::Lsn;
-use crate::recover::Member;
 use crate::window::Window;
 use crate::writer::Writer;
 use std::future::poll_fn;
@@ -35,32 +33,9 @@ pub struct Iter {
     next: Lsn,
     window: Window,
     /// Where the frame of that record is expected. None if it must be looked up.
-    at: Option<At>,
+    at: Option<Cursor>,
     /// The truncations of the back that the position knows.
     truncations: u64,
-}
-
-/// The place of a frame.
-#[derive(Clone, Debug)]
-struct At {
-    member: Member,
-    offset: u64,
-    /// The record that comes next there.
-    lsn: Lsn,
-    /// The records that follow each other in the segment, as far as they were known.
-    run: (Lsn, Lsn),
-}
-
-/// The result of a look at one frame.
-enum Looked {
-    /// The record that was wanted, and the size of its frame.
-    Record(u64),
-    /// Another frame.
-    Skip,
-    /// The segment continues elsewhere, or the place is wrong.
-    Elsewhere,
-    /// Nothing valid in the window.
-    Invalid,
 }
 
 impl Iter {
@@ -95,13 +70,8 @@ impl Iter {
         let Some(size) = self.advance()? else { return Ok(None) };
         let at = self.at.as_mut().expect("the record was found there");
         let lsn = self.next;
-        let offset = at.offset;
-        at.offset += size;
-        at.lsn = lsn.next();
         self.next = lsn.next();
-        let frame = Frame::parse(self.window.from(offset), at.member.home(), offset);
-        let payload = frame.expect("it was valid").payload;
-        Ok(Some(Record { lsn, payload }))
+        Ok(Some(Record { lsn, payload: at.take(&self.window, size) }))
     }
 
     /// Moves to the frame of the next record, and returns its size. None if there is none yet.
@@ -127,14 +97,12 @@ impl Iter {
                 });
                 match grown {
                     Some(at) if !fresh => at.run = place.run,
-                    _ => {
-                        let Place { offset, lsn, run, .. } = place;
-                        self.at = Some(At { member, offset, lsn, run });
-                    }
+                    _ => self.at = Some(Cursor::new(place, member)),
                 }
                 self.window.clear();
             }
-            if let Some(size) = self.follow()? {
+            let at = self.at.as_mut().expect("it was looked up");
+            if let Some(size) = at.seek(&mut self.window, self.next)? {
                 return Ok(Some(size));
             }
         }
@@ -160,53 +128,6 @@ impl Iter {
         match lsn < first {
             true => Err(Error::OutOfRange { lsn, first, next }),
             false => Ok(None),
-        }
-    }
-
-    /// Follows the frames from the known place to the record that is wanted. None if the place does
-    /// not lead there.
-    fn follow(&mut self) -> Result<Option<u64>> {
-        let mut loaded = false;
-        loop {
-            let at = self.at.as_mut().expect("it was looked up");
-            let bytes = self.window.from(at.offset);
-            let looked = match Frame::parse(bytes, at.member.home(), at.offset) {
-                Ok(frame) => {
-                    let looked = match frame.kind {
-                        Kind::Record if frame.lsn == self.next && at.lsn == self.next => {
-                            Looked::Record(frame.bytes())
-                        }
-                        Kind::Record if frame.lsn == at.lsn && at.lsn < self.next => Looked::Skip,
-                        Kind::Front | Kind::Closed if at.lsn <= self.next => Looked::Skip,
-                        _ => Looked::Elsewhere,
-                    };
-                    if let Looked::Skip = looked {
-                        at.offset += frame.bytes();
-                        if frame.kind == Kind::Record {
-                            at.lsn = at.lsn.next();
-                        }
-                        loaded = false;
-                    }
-                    looked
-                }
-                Err(Refused::Longer(bytes)) if !loaded => {
-                    let left = at.member.header.segment_bytes.saturating_sub(at.offset);
-                    if bytes > left {
-                        Looked::Elsewhere
-                    } else {
-                        self.window.load(at.member.segment.as_ref(), at.offset, bytes)?;
-                        // A frame may need a second, longer read.
-                        loaded = bytes > frame_bytes(0);
-                        continue;
-                    }
-                }
-                Err(_) => Looked::Invalid,
-            };
-            match looked {
-                Looked::Record(size) => return Ok(Some(size)),
-                Looked::Skip => {}
-                Looked::Elsewhere | Looked::Invalid => return Ok(None),
-            }
         }
     }
 }

@@ -39,6 +39,12 @@ impl Member {
     }
 }
 
+/// The member with a number. The numbers of a chain have no gap.
+pub fn member_of(chain: &VecDeque<Member>, number: u64) -> Option<&Member> {
+    let first = chain.front()?.header.number;
+    chain.get(number.checked_sub(first)? as usize)
+}
+
 /// What recovery found. See [`Log::report`](crate::Log::report).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

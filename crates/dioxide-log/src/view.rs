@@ -1,17 +1,16 @@
 //! A log as it lies on its medium, for programs that only read it.
 
+use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::LogId;
-use crate::format::frame::{Frame, Kind, Refused, frame_bytes};
 use crate::lsn::Lsn;
 use crate::options::LogOptions;
-use crate::recover::{Member, Recovered, Report, recover};
+use crate::recover::{Recovered, Report, member_of, recover};
 use crate::storage::Storage;
-use crate::storage::device::Device;
+use crate::storage::device::{Device, is_device};
 use crate::storage::dir::Dir;
 use crate::window::Window;
 use dioxide::File;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,9 +39,7 @@ impl LogView {
     /// Or the error of a system call.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let is_device =
-            std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
-        let storage: Arc<dyn Storage> = match is_device {
+        let storage: Arc<dyn Storage> = match is_device(path) {
             // A log on the device has its own size of segments.
             true => {
                 let segment_bytes = LogOptions::new().segment_bytes;
@@ -107,12 +104,6 @@ impl LogView {
     pub fn iter_from(&self, lsn: Lsn) -> Records<'_> {
         Records { view: self, next: lsn, window: Window::new(WINDOW_BYTES), at: None }
     }
-
-    /// The segment with a number. The numbers of the chain have no gap.
-    fn member(&self, number: u64) -> &Member {
-        let first = self.found.chain[0].header.number;
-        &self.found.chain[(number - first) as usize]
-    }
 }
 
 /// The records of a [`LogView`], see [`LogView::iter_from`].
@@ -123,68 +114,34 @@ pub struct Records<'a> {
     next: Lsn,
     window: Window,
     /// Where its frame is expected. None if it must be looked up.
-    at: Option<At<'a>>,
+    at: Option<Cursor>,
 }
 
-/// The place of a frame.
-#[derive(Debug)]
-struct At<'a> {
-    member: &'a Member,
-    offset: u64,
-    /// The record that comes next there.
-    lsn: Lsn,
-    /// The LSN behind the records that follow each other there.
-    end: Lsn,
-}
-
-impl<'a> Records<'a> {
-    fn look_up(&self) -> Result<At<'a>> {
+impl Records<'_> {
+    fn look_up(&self) -> Result<Cursor> {
         let (first, next, lsn) = (self.view.first_lsn(), self.view.next_lsn(), self.next);
         let place = self.view.found.index.find(lsn);
         let place = place.ok_or(Error::OutOfRange { lsn, first, next })?;
-        let member = self.view.member(place.segment);
-        Ok(At { member, offset: place.offset, lsn: place.lsn, end: place.run.1 })
+        let member = member_of(&self.view.found.chain, place.segment);
+        Ok(Cursor::new(place, member.expect("the index names segments in use").clone()))
     }
 
     /// Reads the next record, which the index has.
     fn read(&mut self) -> Result<Vec<u8>> {
-        let mut at = match self.at.take().filter(|at| self.next < at.end) {
+        let mut at = match self.at.take().filter(|at| self.next < at.run.1) {
             Some(at) => at,
             None => {
                 self.window.clear();
                 self.look_up()?
             }
         };
-        let mut loaded = false;
-        loop {
-            let segment = at.member.segment.as_ref();
-            let bytes = self.window.from(at.offset);
-            match Frame::parse(bytes, at.member.home(), at.offset) {
-                Ok(frame) if frame.kind == Kind::Record && frame.lsn == at.lsn => {
-                    at.offset += frame.bytes();
-                    at.lsn = at.lsn.next();
-                    if frame.lsn == self.next {
-                        let payload = frame.payload.to_vec();
-                        self.at = Some(at);
-                        return Ok(payload);
-                    }
-                    loaded = false;
-                }
-                Ok(frame) if matches!(frame.kind, Kind::Front | Kind::Closed) => {
-                    at.offset += frame.bytes();
-                    loaded = false;
-                }
-                Err(Refused::Longer(bytes)) if !loaded && bytes <= segment.bytes() - at.offset => {
-                    self.window.load(segment, at.offset, bytes)?;
-                    // A frame may need a second, longer read.
-                    loaded = bytes > frame_bytes(0);
-                }
-                _ => {
-                    let reason = format!("record {} is not there any more", self.next);
-                    return Err(Error::corrupt(segment.path(), at.offset, reason));
-                }
-            }
-        }
+        let Some(size) = at.seek(&mut self.window, self.next)? else {
+            let reason = format!("record {} is not there any more", self.next);
+            return Err(Error::corrupt(at.member.segment.path(), at.offset, reason));
+        };
+        let payload = at.take(&self.window, size).to_vec();
+        self.at = Some(at);
+        Ok(payload)
     }
 }
 

@@ -19,13 +19,13 @@
 
 use crate::batch::{Batch, Fit, MARK_BYTES};
 use crate::error::{Error, Result};
-use crate::format::LogId;
 use crate::format::frame::{Flags, Kind, checksum_of, frame_bytes};
 use crate::format::header::Header;
+use crate::format::{BLOCK_BYTES, LogId, block_of};
 use crate::index::{Index, Place};
 use crate::lsn::Lsn;
 use crate::options::LogOptions;
-use crate::recover::{Member, Recovered, Report};
+use crate::recover::{Member, Recovered, Report, member_of};
 use crate::stats::{Counters, Stats};
 use crate::storage::{Segment, Storage};
 use crate::ticket::{Ticket, Turn};
@@ -161,9 +161,9 @@ impl Writer {
             chain.push_back(member.clone());
             Batch::begin(member, buffer)
         } else {
-            let mut block = Buffer::zeroed(4096);
-            last.segment.read(&mut block, crate::format::block_of(end))?;
-            let used = (end % 4096) as usize;
+            let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
+            last.segment.read(&mut block, block_of(end))?;
+            let used = (end - block_of(end)) as usize;
             Batch::resume(last, end, &block[..used], buffer)
         };
         let progress = Progress {
@@ -316,11 +316,16 @@ impl Writer {
             state.check()?;
         }
         if !state.batch.ended() {
-            state.following = state.pool.free.pop_front();
-            let next = state.index.next();
-            self.mark(&mut state, Kind::End, next);
+            self.end(&mut state);
         }
         Ok(state)
+    }
+
+    /// Completes the segment. The first free one follows.
+    fn end(&self, state: &mut State) {
+        state.following = state.pool.free.pop_front();
+        let next = state.index.next();
+        self.mark(state, Kind::End, next);
     }
 
     fn wait<'a>(&self, condvar: &Condvar, state: Guard<'a>) -> Guard<'a> {
@@ -458,10 +463,10 @@ impl Writer {
         let header = batch.header();
         let before = header.number - 1;
         let before = (batch.start() == 0 && !self.is_durable())
-            .then(|| state.chain.iter().find(|member| member.header.number == before))
+            .then(|| member_of(&state.chain, before))
             .flatten()
             .map(|member| member.segment.clone());
-        if state.pool.free.is_empty() && batch.end() > self.segment_bytes / 2 {
+        if state.pool.free.is_empty() && state.is_half_full() {
             self.pool.notify_one();
         }
         let progress = Progress {
@@ -493,10 +498,9 @@ impl Writer {
     fn on_stable(&self, state: &mut State, progress: Progress) {
         if progress.number != state.stable.number {
             let complete = state.stable.number..progress.number;
-            let members = state.chain.iter();
-            let complete = members.filter(|member| complete.contains(&member.header.number));
-            let complete: Vec<_> = complete.map(|member| member.segment.clone()).collect();
-            state.pool.resting.extend(complete);
+            let State { chain, pool, .. } = &mut *state;
+            let complete = chain.iter().filter(|member| complete.contains(&member.header.number));
+            pool.resting.extend(complete.map(|member| member.segment.clone()));
         }
         state.stable = progress;
         let needed = |next: &Member| {
@@ -553,7 +557,7 @@ impl Writer {
             if state.stable.frames == written.frames {
                 return Ok(());
             }
-            let member = state.chain.iter().find(|member| member.header.number == written.number);
+            let member = member_of(&state.chain, written.number);
             let segment = member.expect("segments in use stay").segment.clone();
             drop(state);
             let result = segment.sync();
@@ -696,11 +700,7 @@ impl Writer {
                 Fit::Yes => break,
                 // Without a free segment the log stays open: recovery reads it all the same.
                 _ if state.pool.free.is_empty() && !state.batch.ended() => return Ok(()),
-                _ if !state.batch.ended() => {
-                    state.following = state.pool.free.pop_front();
-                    let next = state.index.next();
-                    self.mark(&mut state, Kind::End, next);
-                }
+                _ if !state.batch.ended() => self.end(&mut state),
                 _ => state = self.make_room(state),
             }
         }
@@ -727,9 +727,7 @@ impl Writer {
             return None;
         }
         let place = state.index.find(lsn)?;
-        let number = |member: &Member| member.header.number;
-        let at = state.chain.binary_search_by_key(&place.segment, number).ok()?;
-        Some((place, state.chain[at].clone()))
+        Some((place, member_of(&state.chain, place.segment)?.clone()))
     }
 
     /// The lowest LSN, and the next one.
@@ -768,25 +766,30 @@ impl Writer {
         None
     }
 
-    /// The outcome of the batch that has a record, or had it.
-    pub fn ticket_of(&self, lsn: Lsn) -> Result<Option<(Guard<'_>, Arc<Ticket>)>> {
+    /// Waits until a record is acknowledged.
+    pub fn acknowledge(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
         let state = self.lock();
         if lsn < state.written.next || lsn < state.index.front() {
-            return Ok(None);
+            return Ok(());
         }
         state.check_failure()?;
         if lsn >= state.index.next() {
             let (first, next) = (state.index.front(), state.index.next());
             return Err(Error::OutOfRange { lsn, first, next });
         }
-        let flying = state.in_flight.clone();
-        // The batch that is being composed holds its last records.
-        let composed = state.batch.records();
-        let ticket = match flying {
-            Some(ticket) if lsn.0 < state.index.next().0 - composed => ticket,
-            _ => state.ticket.clone(),
-        };
-        Ok(Some((state, ticket)))
+        // The batch that is being composed holds the last records.
+        let composed = state.index.next().0 - state.batch.records();
+        match state.in_flight.clone() {
+            Some(ticket) if lsn.0 < composed => {
+                drop(state);
+                ticket.wait(false);
+                ticket.outcome().expect("the wait is over").clone()
+            }
+            _ => {
+                let ticket = state.ticket.clone();
+                self.finish(state, &ticket)
+            }
+        }
     }
 
     pub fn stats(&self) -> Stats {
@@ -822,11 +825,6 @@ impl State {
             Some(error) => Err(Error::Failed(error.clone())),
             None => Ok(()),
         }
-    }
-
-    /// The batch that is being composed.
-    pub fn ticket(&self) -> &Arc<Ticket> {
-        &self.ticket
     }
 
     pub fn front(&self) -> Lsn {

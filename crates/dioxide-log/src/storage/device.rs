@@ -6,8 +6,14 @@ use crate::error::{Error, Result};
 use crate::format::header::{Found, Header};
 use crate::format::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use dioxide::{Buffer, Durability, File};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Whether a path names a block device.
+pub(crate) fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
 
 /// A device with the segments of a log.
 #[derive(Debug)]
