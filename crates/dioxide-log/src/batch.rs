@@ -10,6 +10,32 @@ use dioxide::Buffer;
 /// The size of a frame without payload.
 pub const MARK_BYTES: u64 = HEADER_BYTES;
 
+/// The purpose of frames that are to be added. It decides how much of the reserve they leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Records,
+    /// A new front. It frees a segment or not.
+    Front {
+        frees: bool,
+    },
+    Back,
+    Closed,
+}
+
+impl Purpose {
+    /// The bytes at the end of a segment that these frames leave to the others. A front that frees
+    /// a segment lets a full log continue, so the others cannot use up its place.
+    fn leaves(self) -> u64 {
+        match self {
+            Self::Records => RESERVED_BYTES,
+            Self::Front { frees: false } => RESERVED_BYTES / 2,
+            Self::Back => RESERVED_BYTES / 4,
+            Self::Front { frees: true } => 2 * MARK_BYTES,
+            Self::Closed => MARK_BYTES,
+        }
+    }
+}
+
 /// Whether frames fit into a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
@@ -97,10 +123,9 @@ impl Batch {
         segment_bytes - BLOCK_BYTES - RESERVED_BYTES
     }
 
-    /// Whether frames of this size fit. `batch_bytes` limits a batch with several frames. Frames
-    /// without payload may use the reserve of the segment.
-    pub fn fit(&self, bytes: u64, batch_bytes: u64, mark: bool) -> Fit {
-        let limit = self.header().segment_bytes - if mark { MARK_BYTES } else { RESERVED_BYTES };
+    /// Whether frames of this size fit. `batch_bytes` limits a batch with several frames.
+    pub fn fit(&self, bytes: u64, batch_bytes: u64, purpose: Purpose) -> Fit {
+        let limit = self.header().segment_bytes - purpose.leaves();
         if self.ended || (self.end + bytes > limit) {
             return Fit::InNextSegment;
         }
@@ -206,19 +231,25 @@ mod tests {
     fn the_reserve_of_a_segment_is_for_frames_without_payload() {
         let mut batch = Batch::begin(member(), Buffer::zeroed(4096));
         let max = Batch::max_bytes(64 << 10);
-        assert_eq!(batch.fit(max, 1, false), Fit::Yes, "one record may be longer than a batch");
-        assert_eq!(batch.fit(max + 8, u64::MAX, false), Fit::InNextSegment);
+        let records = Purpose::Records;
+        assert_eq!(batch.fit(max, 1, records), Fit::Yes, "one record may be longer than a batch");
+        assert_eq!(batch.fit(max + 8, u64::MAX, records), Fit::InNextSegment);
         push(&mut batch, 1, &vec![1; (max - 24) as usize]);
-        assert_eq!(batch.fit(32, 1 << 20, false), Fit::InNextSegment);
-        assert_eq!(batch.fit(32, 1 << 10, true), Fit::AfterThisBatch);
-        let mut marks = 0;
-        while batch.fit(MARK_BYTES, u64::MAX, true) == Fit::Yes {
-            batch.push(Kind::Front, Flags::default(), Lsn(1), &[], checksum_of(&[]));
-            marks += 1;
+        assert_eq!(batch.fit(32, 1 << 20, records), Fit::InNextSegment);
+        assert_eq!(batch.fit(32, 1 << 10, Purpose::Back), Fit::AfterThisBatch);
+        // Each purpose has bytes that those before it leave.
+        let (some, more) = (Purpose::Front { frees: false }, Purpose::Front { frees: true });
+        for (purpose, count) in [(some, 85), (Purpose::Back, 43), (more, 40), (Purpose::Closed, 1)]
+        {
+            let mut marks = 0;
+            while batch.fit(MARK_BYTES, u64::MAX, purpose) == Fit::Yes {
+                batch.push(Kind::Front, Flags::default(), Lsn(1), &[], checksum_of(&[]));
+                marks += 1;
+            }
+            assert_eq!(marks, count, "{purpose:?}");
         }
-        assert_eq!(marks, (RESERVED_BYTES - MARK_BYTES) / MARK_BYTES, "there is room for an end");
         batch.push(Kind::End, Flags::default(), Lsn(2), &[], checksum_of(&[]));
         assert!(batch.end() <= 64 << 10 && batch.ended());
-        assert_eq!(batch.fit(MARK_BYTES, u64::MAX, true), Fit::InNextSegment);
+        assert_eq!(batch.fit(MARK_BYTES, u64::MAX, Purpose::Closed), Fit::InNextSegment);
     }
 }

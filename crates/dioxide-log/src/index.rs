@@ -63,7 +63,7 @@ impl Index {
     pub fn may_follow(&self, kind: Kind, lsn: Lsn) -> bool {
         match kind {
             Kind::Record | Kind::End | Kind::Closed => lsn == self.next,
-            Kind::Front => lsn >= self.front,
+            Kind::Front => (self.front..=Lsn::MAX).contains(&lsn),
             Kind::Back => (self.front..=self.next).contains(&lsn),
         }
     }
@@ -124,6 +124,13 @@ impl Index {
         self.runs.extend(later.runs);
         self.next = later.next;
         self.truncate_front(later.front);
+    }
+
+    /// The lowest record that lies in this segment or in a later one. The next record if there is
+    /// none.
+    pub fn first_from(&self, segment: u64) -> Lsn {
+        let run = self.runs.partition_point(|run| run.segment < segment);
+        self.runs.get(run).map_or(self.next, |run| run.first.max(self.front))
     }
 
     /// Returns the last known place at or before a record. None if the log does not have it.

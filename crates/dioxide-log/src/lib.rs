@@ -37,6 +37,7 @@ mod reader;
 mod recover;
 mod stats;
 pub mod storage;
+mod threads;
 mod ticket;
 mod view;
 mod window;

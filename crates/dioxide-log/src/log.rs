@@ -13,14 +13,16 @@ use crate::stats::Stats;
 use crate::storage::Storage;
 use crate::storage::device::{Device, is_device};
 use crate::storage::dir::Dir;
+use crate::threads;
 use crate::ticket::Ticket;
 use crate::writer::{Writer, now};
-use dioxide::{Buffer, OpenOptions};
+use dioxide::Buffer;
+use std::fmt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// A write-ahead log. Threads and tasks share it by reference. Clones are the same log.
 ///
@@ -36,20 +38,27 @@ use std::thread::{self, JoinHandle};
 /// [`open`](Self::open) finds every acknowledged record, and possibly whole records behind them
 /// that were not yet acknowledged. It never finds a torn record, an old one of a reused segment, or
 /// a part of a batch. Damage of acknowledged records is an error, never a shorter log.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Log(Arc<Open>);
 
-#[derive(Debug)]
 struct Open {
     writer: Arc<Writer>,
-    pool: Mutex<Option<JoinHandle<()>>>,
+    state: Mutex<OpenState>,
+    /// The process that opened the log. A child has its memory, but not its threads.
+    process: u32,
+}
+
+enum OpenState {
+    /// With the thread of the pool.
+    Open(JoinHandle<()>),
+    Closed(Result<()>),
 }
 
 impl LogOptions {
     /// Opens the log in a directory, or on a block device.
     ///
-    /// A log on a device begins at the first block of the device. For a new log that block must be
-    /// zeros.
+    /// A log on a device begins at the first block of the device. For a new log the first MiB of
+    /// the device must be zeros, so that no file system is overwritten.
     ///
     /// # Errors
     ///
@@ -63,8 +72,7 @@ impl LogOptions {
         let storage: Arc<dyn Storage> = match is_device(path) {
             true => {
                 self.check()?;
-                let file = OpenOptions::new().write(true).open(path)?;
-                Arc::new(Device::new(file, path, self.segment_bytes)?)
+                Arc::new(Device::open(path, self.segment_bytes)?)
             }
             false => Arc::new(Dir::open(path, self.create)?),
         };
@@ -87,15 +95,13 @@ impl LogOptions {
             None => return Err(Error::Missing { path: storage.path().into() }),
         };
         let writer = Arc::new(Writer::new(storage.clone(), self.clone(), recovered)?);
-        let thread = thread::Builder::new().name("dioxide-log-pool".into());
         let run = {
             let writer = writer.clone();
             move || pool::run(&writer)
         };
-        let pool = thread
-            .spawn(run)
-            .map_err(|error| Error::system("spawn a thread for", storage.path(), error))?;
-        Ok(Log(Arc::new(Open { writer, pool: Mutex::new(Some(pool)) })))
+        let pool = threads::spawn("dioxide-log-pool", storage.path(), run)?;
+        let state = Mutex::new(OpenState::Open(pool));
+        Ok(Log(Arc::new(Open { writer, state, process: std::process::id() })))
     }
 }
 
@@ -104,7 +110,8 @@ impl LogOptions {
 fn create(storage: &dyn Storage, segment_bytes: u64) -> Result<Recovered> {
     let mut segments = storage.segments()?;
     if segments.is_empty() {
-        segments.push(storage.create(segment_bytes)?);
+        storage.create(segment_bytes)?;
+        segments = storage.segments()?;
     }
     let segment = segments.remove(0);
     let segment_bytes = segment.bytes();
@@ -119,6 +126,13 @@ fn create(storage: &dyn Storage, segment_bytes: u64) -> Result<Recovered> {
     segment.write(&block, 0, true)?;
     let index = Index::new(Lsn::FIRST, Lsn::FIRST);
     Ok(Recovered::created(index, Member { header, segment }, segments))
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, id) = (self.writer().storage.path(), self.id());
+        f.debug_struct("Log").field("path", &path).field("id", &id).finish_non_exhaustive()
+    }
 }
 
 impl Log {
@@ -179,9 +193,7 @@ impl Log {
     ///
     /// As [`append`](Self::append), without those of the write. [`wait`](Self::wait) returns these.
     pub fn submit(&self, record: &[u8]) -> Result<Lsn> {
-        let (state, pushed) = self.writer().push(&[record])?;
-        self.writer().drive(state)?;
-        Ok(pushed.first)
+        Ok(self.writer().submit(record)?.first)
     }
 
     /// Waits until a record that was [submitted](Self::submit) is acknowledged, and all before it.
@@ -197,10 +209,7 @@ impl Log {
     /// As [`append`](Self::append), for a task. The record is in the log when this returns; the
     /// future waits until it is acknowledged. A thread of the log writes it.
     pub fn append_async(&self, record: &[u8]) -> Append {
-        let pushed = self.writer().push(&[record]).and_then(|(state, pushed)| {
-            self.writer().drive(state)?;
-            Ok((pushed.first, pushed.ticket))
-        });
+        let pushed = self.writer().submit(record).map(|pushed| (pushed.first, pushed.ticket));
         Append { pushed: Some(pushed), waker: None }
     }
 
@@ -296,7 +305,8 @@ impl Log {
         self.writer().stats()
     }
 
-    /// Writes what is in flight, and closes the log for all clones.
+    /// Writes what is in flight, and closes the log for all clones. A later call on another clone
+    /// waits for the first, and returns the same.
     ///
     /// # Errors
     ///
@@ -308,20 +318,47 @@ impl Log {
 
 impl Open {
     fn close(&self) -> Result<()> {
-        let result = self.writer.close();
-        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(pool) = pool {
-            // It has no result. A panic has printed its message.
-            let _ = pool.join();
-        }
-        result
+        close(&self.writer, &mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn close(writer: &Arc<Writer>, state: &mut OpenState) -> Result<()> {
+    if let OpenState::Closed(result) = state {
+        return result.clone();
+    }
+    let result = writer.close();
+    if let OpenState::Open(pool) = std::mem::replace(state, OpenState::Closed(Ok(()))) {
+        // It has no result. A panic has printed its message.
+        let _ = pool.join();
+    }
+    // The pool may have made or removed a segment until now.
+    let result = result.and(writer.release());
+    *state = OpenState::Closed(result.clone());
+    result
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if let Err(error) = self.close() {
-            log::error!("closing a log: {error}");
+        if std::process::id() != self.process {
+            // The log is its parent's.
+            return;
+        }
+        let closed = Mutex::new(OpenState::Closed(Ok(())));
+        let state = std::mem::replace(&mut self.state, closed);
+        let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let writer = self.writer.clone();
+        let mut close = move || {
+            if let Err(error) = close(&writer, &mut state) {
+                log::error!("closing a log: {error}");
+            }
+        };
+        if !threads::serves() {
+            return close();
+        }
+        // A thread of a log woke a task, and that dropped the log. It cannot wait for itself.
+        let path = self.writer.storage.path();
+        if let Err(error) = threads::spawn("dioxide-log-close", path, close) {
+            log::error!("a log stays open: {error}");
         }
     }
 }

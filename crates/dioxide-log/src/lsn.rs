@@ -11,6 +11,10 @@ impl Lsn {
     /// The number of the first record of a log.
     pub const FIRST: Self = Self(1);
 
+    /// The largest number that [`truncate_front`](crate::Log::truncate_front) accepts. Records
+    /// behind it have larger numbers, and no log lives long enough to run out of them.
+    pub const MAX: Self = Self(u64::MAX / 2);
+
     /// The number of the record after this one.
     pub const fn next(self) -> Self {
         Self(self.0 + 1)

@@ -1,7 +1,7 @@
 //! The options of a log.
 
 use crate::error::{Error, Result};
-use crate::format::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::format::is_segment_size;
 use dioxide::Durability;
 use std::time::Duration;
 
@@ -61,8 +61,8 @@ impl LogOptions {
         self
     }
 
-    /// Sets the size of the segments of a new log, in bytes: a multiple of 4096 from 64 KiB to
-    /// 1 GiB. 16 MiB by default. A log keeps the size that it was created with.
+    /// Sets the size of the segments of a new log, in bytes: a power of two from 64 KiB to 1 GiB.
+    /// 16 MiB by default. A log keeps the size that it was created with.
     ///
     /// The log frees its space by whole segments. A record is at most 8 KiB smaller than a segment.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
@@ -105,11 +105,10 @@ impl LogOptions {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        let sizes = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
-        if !sizes.contains(&self.segment_bytes) || !self.segment_bytes.is_multiple_of(BLOCK_BYTES) {
+        if !is_segment_size(self.segment_bytes) {
             let bytes = self.segment_bytes;
             return Err(Error::Options(format!(
-                "a segment of {bytes} bytes; use a multiple of 4096 from 64 KiB to 1 GiB"
+                "a segment of {bytes} bytes; use a power of two from 64 KiB to 1 GiB"
             )));
         }
         Ok(())

@@ -15,10 +15,12 @@ const AGE_CHECK_MIN: Duration = Duration::from_millis(100);
 /// One step of the thread.
 #[derive(Debug)]
 enum Job {
-    Create,
+    /// Makes a segment: one that a thread waits for, or one ahead.
+    Create {
+        wanted: bool,
+    },
     Rest(Vec<Arc<dyn Segment>>),
     Remove(Arc<dyn Segment>),
-    Truncate(Lsn),
 }
 
 /// Works until the log is closed.
@@ -27,6 +29,16 @@ pub fn run(writer: &Arc<Writer>) {
     let mut made_during = 0;
     let mut state = writer.lock();
     while !state.pool.ends {
+        if let Some(lsn) = not_retained(writer, &state) {
+            let done = writer.truncate_front_now(state, lsn);
+            state = writer.lock();
+            match done {
+                // It may have freed the segment that a thread waits for.
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => log::warn!("{error}"),
+            }
+        }
         match next_job(writer, &mut state, &mut made_during) {
             Some(job) => {
                 drop(state);
@@ -49,23 +61,20 @@ pub fn run(writer: &Arc<Writer>) {
 }
 
 fn next_job(writer: &Writer, state: &mut State, made_during: &mut u64) -> Option<Job> {
-    if let Some(lsn) = not_retained(writer, state) {
-        return Some(Job::Truncate(lsn));
-    }
     let number = state.chain().back().expect("a log has a segment").header.number;
+    let wanted = std::mem::take(&mut state.pool.wanted);
     if state.pool.free.is_empty() {
         let ahead = state.is_half_full() && *made_during != number && !writer.storage.is_fixed();
-        if state.pool.wanted || ahead {
-            state.pool.wanted = false;
+        if wanted || ahead {
             *made_during = number;
-            return Some(Job::Create);
+            return Some(Job::Create { wanted });
         }
     }
     if !state.pool.resting.is_empty() {
         return Some(Job::Rest(std::mem::take(&mut state.pool.resting)));
     }
     let surplus = state.pool.free.len() > writer.options.spare_segments;
-    if surplus && !writer.storage.is_fixed() {
+    if surplus && !wanted && !writer.storage.is_fixed() {
         return state.pool.free.pop_back().map(Job::Remove);
     }
     None
@@ -73,6 +82,9 @@ fn next_job(writer: &Writer, state: &mut State, made_during: &mut u64) -> Option
 
 /// The LSN below which the options retain nothing, if that frees a segment.
 fn not_retained(writer: &Writer, state: &State) -> Option<Lsn> {
+    if state.has_ended() {
+        return None;
+    }
     let chain = state.chain();
     let mut first_kept = 0;
     if let Some(bytes) = writer.options.retain_bytes {
@@ -85,19 +97,20 @@ fn not_retained(writer: &Writer, state: &State) -> Option<Lsn> {
         // The records of a segment are older than the start of the next one.
         first_kept = first_kept.max(old.saturating_sub(1));
     }
-    let lsn = chain[first_kept].header.first;
-    (first_kept > 0 && lsn > state.front() && !state.has_failed()).then_some(lsn)
+    // Not the first LSN of its header: a truncation of the back may have gone below.
+    let lsn = state.index().first_from(chain[first_kept].header.number);
+    (first_kept > 0 && lsn > state.index().front()).then_some(lsn)
 }
 
 fn work(writer: &Arc<Writer>, job: Job) {
     let result = match job {
-        Job::Create => {
+        Job::Create { wanted } => {
             let made = match writer.storage.is_fixed() {
                 true => Err(Error::DeviceFull(writer.lock().chain().len())),
                 false => writer.storage.create(writer.segment_bytes),
             };
             let mut state = writer.lock();
-            state.pool.attempts += 1;
+            state.pool.attempts += u64::from(wanted);
             match made {
                 Ok(segment) => {
                     state.pool.free.push_back(segment);
@@ -112,10 +125,6 @@ fn work(writer: &Arc<Writer>, job: Job) {
         }
         Job::Rest(segments) => segments.iter().try_for_each(|segment| segment.rest()),
         Job::Remove(segment) => writer.storage.remove(segment.as_ref()),
-        Job::Truncate(lsn) => match writer.truncate_front(lsn) {
-            Err(Error::Closed) => Ok(()),
-            result => result,
-        },
     };
     if let Err(error) = result {
         log::warn!("{error}");

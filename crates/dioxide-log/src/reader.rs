@@ -7,7 +7,7 @@ use crate::window::Window;
 use crate::writer::Writer;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 /// Enough for the device to work, and for the cache of the processor.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -102,8 +102,12 @@ impl Iter {
                 self.window.clear();
             }
             let at = self.at.as_mut().expect("it was looked up");
-            if let Some(size) = at.seek(&mut self.window, self.next)? {
-                return Ok(Some(size));
+            match at.seek(&mut self.window, self.next) {
+                Ok(Some(size)) => return Ok(Some(size)),
+                Ok(None) => {}
+                // The segment of a record that was truncated may be gone.
+                Err(_) if self.next < self.writer.range().0 => return self.not_found(),
+                Err(error) => return Err(error),
             }
         }
         // It was found by now, or the log has changed meanwhile.
@@ -146,16 +150,21 @@ impl Iterator for Iter {
 
 /// A reader that waits for records that are not there yet.
 #[derive(Debug)]
-pub struct Follow(Iter);
+pub struct Follow {
+    iter: Iter,
+    /// Its number among those that wait.
+    number: u64,
+}
 
 impl Follow {
     pub(crate) fn new(iter: Iter) -> Self {
-        Self(iter)
+        let number = iter.writer.next_follower();
+        Self { iter, number }
     }
 
     /// The LSN of the record that [`next`](Self::next) returns.
     pub fn lsn(&self) -> Lsn {
-        self.0.lsn()
+        self.iter.lsn()
     }
 
     /// Returns the next record, and waits for it. None after the log was closed.
@@ -167,11 +176,11 @@ impl Follow {
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         loop {
             // A record may be truncated again between the wait and the read.
-            if !self.0.writer.wait_for(self.0.next) {
+            if !self.iter.writer.wait_for(self.iter.next) {
                 return Ok(None);
             }
-            if self.0.advance()?.is_some() {
-                return self.0.next();
+            if self.iter.advance()?.is_some() {
+                return self.iter.next();
             }
         }
     }
@@ -183,19 +192,27 @@ impl Follow {
     /// As [`Iter::next`].
     pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
         loop {
-            let (writer, lsn) = (&self.0.writer, self.0.next);
-            let wait = |context: &mut std::task::Context<'_>| match writer
-                .poll_for(lsn, context.waker())
-            {
+            let (writer, lsn) = (&self.iter.writer, self.iter.next);
+            let wait = |context: &mut Context<'_>| match writer.poll_for(
+                lsn,
+                self.number,
+                context.waker(),
+            ) {
                 Some(there) => Poll::Ready(there),
                 None => Poll::Pending,
             };
             if !poll_fn(wait).await {
                 return Ok(None);
             }
-            if self.0.advance()?.is_some() {
-                return self.0.next();
+            if self.iter.advance()?.is_some() {
+                return self.iter.next();
             }
         }
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        self.iter.writer.forget(self.number);
     }
 }

@@ -11,19 +11,23 @@ use crate::error::{Error, Result};
 use crate::format::frame::Home;
 use crate::format::header::{Found, Header};
 use crate::format::scan::{Ending, Looked, Remnant, Scan, Search, Step};
-use crate::format::{BLOCK_BYTES, LogId, block_of};
+use crate::format::{BLOCK_BYTES, LogId, block_of, is_segment_size};
 use crate::index::Index;
 use crate::lsn::Lsn;
 use crate::storage::{Segment, Storage};
 use crate::window::Window;
 use dioxide::Buffer;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 const WINDOW_BYTES: usize = 1 << 20;
 const THREADS_MAX: usize = 8;
+/// The start of a segment without a valid header that is searched for frames. The first frame lies
+/// there if the header was written once.
+const WITNESS_BYTES: u64 = 16 << 10;
 
 /// A segment of a log, with its header.
 #[derive(Clone, Debug)]
@@ -88,18 +92,24 @@ struct Scanned {
 
 /// Looks at a log. None if there is none yet.
 pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
-    let mut free = Vec::new();
+    let mut blank = Vec::new();
     let mut invalid = Vec::new();
+    let mut bytes = None;
     let mut members = BTreeMap::<u64, Member>::new();
     let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
     for segment in storage.segments()? {
         let path = segment.path().to_owned();
-        if segment.bytes() < BLOCK_BYTES {
-            return Err(Error::corrupt(&path, segment.bytes(), "the segment is too short"));
+        let (size, first_size) = (segment.bytes(), *bytes.get_or_insert(segment.bytes()));
+        if size != first_size || !is_segment_size(size) {
+            let reason = match is_segment_size(size) {
+                true => format!("{size} bytes, but another segment has {first_size}"),
+                false => format!("no segment of a log has {size} bytes"),
+            };
+            return Err(Error::corrupt(&path, 0, reason));
         }
         segment.read(&mut block, 0)?;
         match Header::parse(&block) {
-            Found::Blank => free.push(segment),
+            Found::Blank => blank.push(segment),
             Found::Invalid => invalid.push(segment),
             Found::Version(version) => {
                 let reason = format!("the log has version {version} of its format");
@@ -112,7 +122,7 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
         }
     }
     let Some((_, last)) = members.pop_last() else {
-        check_blank(&invalid)?;
+        blank.iter().chain(&invalid).try_for_each(|segment| check_unused(segment.as_ref()))?;
         return Ok(None);
     };
 
@@ -128,7 +138,6 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
         };
         chain.push_front(member);
     }
-    free.extend(members.into_values().map(|member| member.segment));
 
     let mut parts = scan_all(chain.range(..chain.len() - 1))?;
     parts.push(scanned);
@@ -166,8 +175,11 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
 
     let last = chain.back().expect("the last segment");
     let remnants = if ended { Vec::new() } else { remnants(last, end)? };
-    look_at_invalid(last, &invalid, (!ended).then_some(end))?;
-    free.append(&mut invalid);
+    for segment in blank.iter().chain(&invalid) {
+        look_for_later(last, segment.as_ref(), (!ended).then_some(end))?;
+    }
+    let older = members.into_values().map(|member| member.segment);
+    let free = blank.into_iter().chain(older).chain(invalid).collect();
     report.remnants = remnants.len() as u64;
     let segment_bytes = last.header.segment_bytes;
     #[rustfmt::skip]
@@ -194,10 +206,6 @@ fn check_neighbours(
             let reason = format!("a segment of log {ours}, but {path} is one of log {theirs}");
             return Err(Error::corrupt(segment.path(), 0, reason));
         }
-        if header.segment_bytes != other.header.segment_bytes {
-            let reason = "the segments of the log have two sizes";
-            return Err(Error::corrupt(segment.path(), 0, reason));
-        }
     }
     if let Some(twin) = members.get(&header.number) {
         let path = twin.segment.path().display();
@@ -207,21 +215,19 @@ fn check_neighbours(
     Ok(())
 }
 
-/// Checks that segments without a valid header are those of a log whose creation was interrupted:
-/// zeros follow. The header of a log is stable before its first frame is written.
-fn check_blank(invalid: &[Arc<dyn Segment>]) -> Result<()> {
-    for segment in invalid {
-        let mut window = Window::new(WINDOW_BYTES);
-        let mut offset = BLOCK_BYTES;
-        while offset < segment.bytes() {
-            window.load(segment.as_ref(), offset, BLOCK_BYTES)?;
-            let bytes = window.from(offset);
-            if bytes.iter().any(|byte| *byte != 0) {
-                let reason = "the header is damaged, and there is no other segment";
-                return Err(Error::corrupt(segment.path(), 0, reason));
-            }
-            offset += bytes.len() as u64;
+/// Checks that a segment without a valid header has no frames: the creation of the log was
+/// interrupted. The header of the first segment is stable before its first frame is written.
+fn check_unused(segment: &dyn Segment) -> Result<()> {
+    let mut window = Window::new(WINDOW_BYTES);
+    let mut offset = BLOCK_BYTES;
+    while offset < segment.bytes() {
+        window.load(segment, offset, BLOCK_BYTES)?;
+        let bytes = window.from(offset);
+        if bytes.iter().any(|byte| *byte != 0) {
+            let reason = "the header is damaged, and there is no other segment";
+            return Err(Error::corrupt(segment.path(), 0, reason));
         }
+        offset += bytes.len() as u64;
     }
     Ok(())
 }
@@ -267,16 +273,16 @@ fn scan_all<'a>(members: impl Iterator<Item = &'a Member>) -> Result<Vec<Scanned
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Passes all valid frames from an offset on to `see`.
+/// Passes all valid frames from an offset on to `see`, until one begins at `end` or behind.
 fn search(
     search: &Search,
     segment: &dyn Segment,
-    mut offset: u64,
+    Range { start: mut offset, end }: Range<u64>,
     mut see: impl FnMut(Remnant) -> Result<()>,
 ) -> Result<()> {
-    let mut window = Window::new(WINDOW_BYTES);
+    let mut window = Window::new(WINDOW_BYTES.min((end - block_of(offset)) as usize));
     window.load(segment, offset, BLOCK_BYTES)?;
-    loop {
+    while offset < end {
         match search.step(window.from(offset), offset) {
             Looked::Found(remnant) => {
                 see(remnant)?;
@@ -295,6 +301,7 @@ fn search(
             }
         }
     }
+    Ok(())
 }
 
 /// Returns the valid frames behind the end of the last segment. Fails if one of them shows that the
@@ -304,7 +311,7 @@ fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
     let life = Some(header.life());
     let behind = Search { log: header.log, life, bytes: header.segment_bytes };
     let mut remnants = Vec::new();
-    search(&behind, last.segment.as_ref(), end, |remnant| {
+    search(&behind, last.segment.as_ref(), end..header.segment_bytes, |remnant| {
         if remnant.stable && remnant.offset > end {
             let at = remnant.offset;
             let reason =
@@ -317,33 +324,34 @@ fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
     Ok(remnants)
 }
 
-/// Looks for frames of later segments than the last in segments without a valid header: witnesses
-/// of damage. `open_end` is the end of the last segment if it is not complete.
-fn look_at_invalid(
-    last: &Member,
-    invalid: &[Arc<dyn Segment>],
-    open_end: Option<u64>,
-) -> Result<()> {
-    for segment in invalid {
-        let any = Search { log: last.header.log, life: None, bytes: segment.bytes() };
-        search(&any, segment.as_ref(), BLOCK_BYTES, |remnant| {
-            let later = remnant.life.wrapping_sub(last.header.life());
-            if later == 0 || later > u32::MAX / 2 {
-                return Ok(());
-            }
-            if let Some(end) = open_end {
-                let path = segment.path().display();
-                let reason = format!("no valid frame, but {path} has frames of a later segment");
-                return Err(Error::corrupt(last.segment.path(), end, reason));
-            }
-            if remnant.stable && remnant.offset > BLOCK_BYTES {
-                let reason = "the header of the last segment is damaged";
-                return Err(Error::corrupt(segment.path(), 0, reason));
-            }
-            Ok(())
-        })?;
+/// Looks for frames of a later segment than the last in a segment without a valid header: witnesses
+/// of damage.
+fn look_for_later(last: &Member, segment: &dyn Segment, open_end: Option<u64>) -> Result<()> {
+    let any = Search { log: last.header.log, life: None, bytes: segment.bytes() };
+    let is_later = |remnant: &Remnant| {
+        let later = remnant.life.wrapping_sub(last.header.life());
+        later != 0 && later <= u32::MAX / 2
+    };
+    let mut found = false;
+    search(&any, segment, BLOCK_BYTES..WITNESS_BYTES, |remnant| {
+        found |= is_later(&remnant);
+        Ok(())
+    })?;
+    if !found {
+        return Ok(());
     }
-    Ok(())
+    if let Some(end) = open_end {
+        let path = segment.path().display();
+        let reason = format!("no valid frame, but {path} has frames of a later segment");
+        return Err(Error::corrupt(last.segment.path(), end, reason));
+    }
+    search(&any, segment, BLOCK_BYTES..segment.bytes(), |remnant| {
+        if is_later(&remnant) && remnant.stable && remnant.offset > BLOCK_BYTES {
+            let reason = "the header of the last segment is damaged";
+            return Err(Error::corrupt(segment.path(), 0, reason));
+        }
+        Ok(())
+    })
 }
 
 impl Recovered {
@@ -378,7 +386,7 @@ impl Recovered {
             let life = Some((last.header.number + 1) as u32);
             let torn = Search { log: self.id, life, bytes: self.segment_bytes };
             let mut found = Vec::new();
-            search(&torn, next.as_ref(), BLOCK_BYTES, |remnant| {
+            search(&torn, next.as_ref(), BLOCK_BYTES..self.segment_bytes, |remnant| {
                 found.push(remnant);
                 Ok(())
             })?;

@@ -2,7 +2,7 @@
 //! one for the thread that writes the batch, and the wakers of tasks.
 
 use crate::error::Error;
-use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -42,8 +42,7 @@ impl Ticket {
         loop {
             match word.load(Acquire) {
                 PENDING => atomic_wait::wait(word, PENDING),
-                // A thread that gets the lead takes it once.
-                LEAD if self.outcome.get().is_none() => return Turn::Lead,
+                LEAD => return Turn::Lead,
                 _ => return Turn::Done,
             }
         }
@@ -55,11 +54,15 @@ impl Ticket {
         atomic_wait::wake_one(&self.leader);
     }
 
-    /// Ends all waits with the outcome.
-    pub fn finish(&self, outcome: Result<(), Error>) {
-        // A ticket has one leader, so it is finished once.
+    /// Sets the outcome. A batch whose log failed has one already, which stays.
+    pub fn decide(&self, outcome: Result<(), Error>) {
         let _ = self.outcome.set(outcome);
-        self.leader.store(DONE, Release);
+    }
+
+    /// Ends all waits. There is an outcome.
+    pub fn wake(&self) {
+        // A thread that got the lead must take it, whatever the outcome.
+        let _ = self.leader.compare_exchange(PENDING, DONE, Release, Relaxed);
         atomic_wait::wake_one(&self.leader);
         self.others.store(DONE, Release);
         atomic_wait::wake_all(&self.others);
@@ -74,7 +77,7 @@ impl Ticket {
             return Poll::Ready(());
         }
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        // `finish` sets the outcome before it takes the wakers.
+        // There is an outcome before `wake` takes the wakers.
         if self.outcome.get().is_some() {
             return Poll::Ready(());
         }

@@ -17,7 +17,7 @@
 //! A batch that ends a segment reserves the next segment before. The header of that segment is in
 //! its first batch. The pool (`pool`) makes segments ahead and frees those that are not needed.
 
-use crate::batch::{Batch, Fit, MARK_BYTES};
+use crate::batch::{Batch, Fit, MARK_BYTES, Purpose};
 use crate::error::{Error, Result};
 use crate::format::frame::{Flags, Kind, checksum_of, frame_bytes};
 use crate::format::header::Header;
@@ -28,9 +28,10 @@ use crate::options::LogOptions;
 use crate::recover::{Member, Recovered, Report, member_of};
 use crate::stats::{Counters, Stats};
 use crate::storage::{Segment, Storage};
+use crate::threads;
 use crate::ticket::{Ticket, Turn};
 use dioxide::{Buffer, Durability};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -80,6 +81,8 @@ pub struct Writer {
     visible: AtomicU64,
     /// The number of truncations of the back, which make older reads invalid.
     truncations: AtomicU64,
+    /// The number of the next follower.
+    followers: AtomicU64,
     counters: Counters,
 }
 
@@ -106,7 +109,8 @@ pub struct State {
     written: Progress,
     stable: Progress,
     buffers: Vec<Buffer>,
-    followers: Vec<Waker>,
+    /// The tasks that wait for a record, by the numbers of their followers.
+    followers: BTreeMap<u64, Waker>,
     failure: Option<Arc<Error>>,
     closing: bool,
     closed: bool,
@@ -124,13 +128,31 @@ pub struct Pool {
     pub resting: Vec<Arc<dyn Segment>>,
     /// A thread waits for a free segment.
     pub wanted: bool,
-    /// The number of attempts to make a segment, and the error of the last.
+    /// The number of attempts to make a segment that was wanted, and the error of the last.
     pub attempts: u64,
     pub error: Option<Error>,
     pub ends: bool,
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
+
+/// Waits whose event has come. They are woken without the lock: a task may do anything then.
+#[derive(Debug, Default)]
+#[must_use]
+struct Waiting {
+    /// A batch that has an outcome.
+    ticket: Option<Arc<Ticket>>,
+    followers: BTreeMap<u64, Waker>,
+}
+
+impl Waiting {
+    fn wake(self) {
+        if let Some(ticket) = self.ticket {
+            ticket.wake();
+        }
+        self.followers.into_values().for_each(Waker::wake);
+    }
+}
 
 /// The frames of a change, and its outcome later.
 #[derive(Debug)]
@@ -187,7 +209,7 @@ impl Writer {
             written: progress,
             stable: progress,
             buffers: Vec::new(),
-            followers: Vec::new(),
+            followers: BTreeMap::new(),
             failure: None,
             closing: false,
             closed: false,
@@ -210,6 +232,7 @@ impl Writer {
             expected: AtomicU64::new(0),
             visible,
             truncations: AtomicU64::new(0),
+            followers: AtomicU64::new(0),
             counters: Counters::default(),
         })
     }
@@ -242,7 +265,7 @@ impl Writer {
         if bytes > max {
             return Err(Error::TooLong { bytes, max });
         }
-        let mut state = self.reserve(self.lock(), bytes, false)?;
+        let mut state = self.reserve(self.lock(), bytes, Purpose::Records)?;
         let pushed = Pushed { first: state.index.next(), ticket: state.ticket.clone() };
         let last = records.len().wrapping_sub(1);
         for (number, (record, sum)) in records.iter().zip(sums).enumerate() {
@@ -274,15 +297,15 @@ impl Writer {
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
         bytes: u64,
-        mark: bool,
+        purpose: Purpose,
     ) -> Result<Guard<'a>> {
         loop {
             state.check()?;
-            if state.exclusive && !mark {
+            if state.exclusive && purpose == Purpose::Records {
                 state = self.wait(&self.room, state);
                 continue;
             }
-            match state.batch.fit(bytes, self.options.batch_bytes, mark) {
+            match state.batch.fit(bytes, self.options.batch_bytes, purpose) {
                 Fit::Yes => return Ok(state),
                 Fit::InNextSegment if !state.batch.ended() => state = self.end_segment(state)?,
                 Fit::InNextSegment | Fit::AfterThisBatch => state = self.make_room(state),
@@ -350,27 +373,32 @@ impl Writer {
         ticket.outcome().expect("the wait is over").clone()
     }
 
-    /// Lets the driver write the batch, if no other thread does.
-    pub fn drive(self: &Arc<Self>, mut state: Guard<'_>) -> Result<()> {
-        if state.leading {
-            return Ok(());
+    /// Adds a record that the driver writes, if no other thread does.
+    pub fn submit(self: &Arc<Self>, record: &[u8]) -> Result<Pushed> {
+        self.start_driver()?;
+        let (mut state, pushed) = self.push(&[record])?;
+        if !state.leading {
+            state.leading = true;
+            self.give_to_driver(&mut state);
         }
-        state.leading = true;
-        self.give_to_driver(&mut state)
+        Ok(pushed)
     }
 
-    fn give_to_driver(self: &Arc<Self>, state: &mut State) -> Result<()> {
+    /// Starts the driver before the first record that needs it.
+    fn start_driver(self: &Arc<Self>) -> Result<()> {
+        let mut state = self.lock();
+        state.check()?;
         if !state.has_driver {
             let writer = self.clone();
-            let run = move || writer.run_driver();
-            let spawned = thread::Builder::new().name("dioxide-log".into()).spawn(run);
-            spawned
-                .map_err(|error| Error::system("spawn a thread for", self.storage.path(), error))?;
+            threads::spawn("dioxide-log", self.storage.path(), move || writer.run_driver())?;
             state.has_driver = true;
         }
+        Ok(())
+    }
+
+    fn give_to_driver(&self, state: &mut State) {
         state.driven = true;
         self.driver.notify_one();
-        Ok(())
     }
 
     fn run_driver(self: Arc<Self>) {
@@ -410,6 +438,13 @@ impl Writer {
     fn lead(self: &Arc<Self>) {
         self.gather();
         let mut state = self.lock();
+        if state.failure.is_some() {
+            // A flush failed meanwhile, and decided the outcome of the batch.
+            state.leading = false;
+            drop(state);
+            self.room.notify_all();
+            return;
+        }
         let (mut batch, before, progress) = self.take(&mut state);
         let ticket = state.in_flight.clone().expect("the batch was taken");
         let appends = self.composed.swap(0, Relaxed);
@@ -423,13 +458,11 @@ impl Writer {
         let mut state = self.lock();
         state.in_flight = None;
         state.buffers.push(batch.into_buffer());
-        let abandoned = match &result {
-            Ok(()) => {
-                self.on_written(&mut state, progress);
-                None
-            }
-            Err(error) => Some(self.fail(&mut state, error.clone())),
+        let waiting = match &result {
+            Ok(()) => self.on_written(&mut state, progress),
+            Err(error) => self.fail(&mut state, error.clone()),
         };
+        ticket.decide(result);
         self.expected.store(self.composed.load(Relaxed) + appends, Relaxed);
         let successor = self.hand_over(&mut state);
         drop(state);
@@ -437,10 +470,8 @@ impl Writer {
         if let Some(next) = successor {
             next.lead();
         }
-        ticket.finish(result);
-        if let Some((ticket, error)) = abandoned {
-            ticket.finish(Err(error));
-        }
+        ticket.wake();
+        waiting.wake();
     }
 
     /// Takes the batch that is being composed, and begins the next one. Returns the segment before,
@@ -486,12 +517,12 @@ impl Writer {
         segment.write(batch.blocks(), start, self.is_durable())
     }
 
-    fn on_written(&self, state: &mut State, progress: Progress) {
+    fn on_written(&self, state: &mut State, progress: Progress) -> Waiting {
         state.written = progress;
         if self.is_durable() {
             self.on_stable(state, progress);
         }
-        self.show(state);
+        self.show(state)
     }
 
     /// Everything up to there is stable. Segments that only records below the front had are free.
@@ -517,20 +548,20 @@ impl Writer {
         }
     }
 
-    /// Shows the records that readers may see.
-    fn show(&self, state: &mut State) {
+    /// Shows the records that readers may see. Returns the tasks that wait for them.
+    fn show(&self, state: &mut State) -> Waiting {
         let progress = if self.options.read_unsynced { state.written } else { state.stable };
         self.visible.store(progress.next.0, Release);
         self.advanced.notify_all();
-        state.followers.drain(..).for_each(Waker::wake);
+        Waiting { ticket: None, followers: std::mem::take(&mut state.followers) }
     }
 
-    /// Refuses everything from now on. Returns the batch that is being composed, and its error.
-    fn fail(&self, state: &mut State, error: Error) -> (Arc<Ticket>, Error) {
+    /// Refuses everything from now on, also the batch that is being composed.
+    fn fail(&self, state: &mut State, error: Error) -> Waiting {
         let failure = state.failure.get_or_insert_with(|| Arc::new(error)).clone();
-        self.show(state);
+        state.ticket.decide(Err(Error::Failed(failure)));
         self.room.notify_all();
-        (std::mem::take(&mut state.ticket), Error::Failed(failure))
+        Waiting { ticket: Some(state.ticket.clone()), ..self.show(state) }
     }
 
     /// Gives the lead on. Returns the batch whose likely leader gets it.
@@ -542,10 +573,8 @@ impl Writer {
         if state.has_leader {
             return Some(state.ticket.clone());
         }
-        if self.give_to_driver(state).is_err() {
-            // The next thread that waits for the batch leads.
-            state.leading = false;
-        }
+        // No thread waits for it, so it was submitted.
+        self.give_to_driver(state);
         None
     }
 
@@ -564,9 +593,9 @@ impl Writer {
             self.counters.on_sync();
             let mut state = self.lock();
             if let Err(error) = result {
-                let (ticket, failed) = self.fail(&mut state, error.clone());
+                let waiting = self.fail(&mut state, error.clone());
                 drop(state);
-                ticket.finish(Err(failed));
+                waiting.wake();
                 return Err(error);
             }
             if self.truncations.load(Relaxed) != truncations {
@@ -574,7 +603,9 @@ impl Writer {
             }
             if state.stable.frames < written.frames {
                 self.on_stable(&mut state, written);
-                self.show(&mut state);
+                let waiting = self.show(&mut state);
+                drop(state);
+                waiting.wake();
             }
             return Ok(());
         }
@@ -602,8 +633,12 @@ impl Writer {
     /// Adds a frame without payload, and waits until it is stable.
     fn change(self: &Arc<Self>, mut state: Guard<'_>, kind: Kind, lsn: Lsn) -> Result<()> {
         self.mark(&mut state, kind, lsn);
-        let ticket = state.ticket.clone();
-        self.finish(state, &ticket)?;
+        self.stabilize(state)
+    }
+
+    /// Waits until all frames are stable.
+    fn stabilize(self: &Arc<Self>, state: Guard<'_>) -> Result<()> {
+        drop(self.settle(state)?);
         match self.is_durable() {
             true => Ok(()),
             false => self.sync(),
@@ -613,11 +648,31 @@ impl Writer {
     /// Removes the records below an LSN.
     pub fn truncate_front(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
         let state = self.lock();
-        if lsn <= state.index.front() {
+        if lsn > Lsn::MAX {
+            let (first, next) = (state.index.front(), state.index.next());
+            return Err(Error::OutOfRange { lsn, first, next });
+        }
+        if lsn <= state.stable.front {
             return state.check();
         }
-        let state = self.reserve(state, MARK_BYTES, true)?;
-        self.change(state, Kind::Front, lsn.max(Lsn::FIRST))
+        let purpose = Purpose::Front { frees: state.frees(lsn) };
+        let state = self.reserve(state, MARK_BYTES, purpose)?;
+        if lsn <= state.index.front() {
+            // Another thread does it.
+            return self.stabilize(state);
+        }
+        self.change(state, Kind::Front, lsn)
+    }
+
+    /// As [`truncate_front`](Self::truncate_front), if the frame fits into the batch. False if not.
+    /// The pool calls it, so it does not wait for a segment.
+    pub fn truncate_front_now(self: &Arc<Self>, state: Guard<'_>, lsn: Lsn) -> Result<bool> {
+        let purpose = Purpose::Front { frees: state.frees(lsn) };
+        match state.batch.fit(MARK_BYTES, u64::MAX, purpose) {
+            Fit::Yes => self.change(state, Kind::Front, lsn).map(|()| true),
+            // The next segment begins soon, and wakes the pool.
+            _ => Ok(false),
+        }
     }
 
     /// Removes the records from an LSN on.
@@ -639,7 +694,7 @@ impl Writer {
         let mut state = self.lock();
         loop {
             state = self.settle(state)?;
-            state = self.reserve(state, MARK_BYTES, true)?;
+            state = self.reserve(state, MARK_BYTES, Purpose::Back)?;
             if state.written.frames == state.frames {
                 break;
             }
@@ -658,12 +713,9 @@ impl Writer {
         self.change(state, Kind::Back, lsn)
     }
 
-    /// Writes the rest, and the frame that shows that the log was closed.
+    /// Writes the rest, and the frame that shows that the log was closed. The pool may still work.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         let mut state = self.lock();
-        if state.closing {
-            return Ok(());
-        }
         state.closing = true;
         let result = self.close_frames(state);
         let mut state = self.lock();
@@ -672,18 +724,25 @@ impl Writer {
         self.driver.notify_all();
         self.pool.notify_all();
         self.room.notify_all();
-        self.show(&mut state);
-        while state.has_driver {
+        let waiting = self.show(&mut state);
+        drop(state);
+        waiting.wake();
+        let mut state = self.lock();
+        // After a failure, a write may still be in flight.
+        while state.has_driver || state.leading {
             state = self.wait(&self.room, state);
         }
-        let segments: Vec<_> = state.chain.iter().map(|member| member.segment.clone()).collect();
-        let spare = state.pool.free.iter().chain(&state.following).cloned();
-        let segments: Vec<_> = segments.into_iter().chain(spare).collect();
-        drop(state);
-        let rested = segments.iter().map(|segment| segment.rest());
-        let rested = rested.fold(Ok(()), Result::and);
+        result
+    }
+
+    /// Lets another writer open the log. No thread of this one is left.
+    pub fn release(&self) -> Result<()> {
+        let state = self.lock();
+        let used = state.chain.iter().map(|member| &member.segment);
+        let segments = used.chain(&state.pool.free).chain(&state.following);
+        let rested = segments.map(|segment| segment.rest()).fold(Ok(()), Result::and);
         self.storage.release();
-        result.and(rested)
+        rested
     }
 
     fn close_frames(self: &Arc<Self>, state: Guard<'_>) -> Result<()> {
@@ -696,7 +755,7 @@ impl Writer {
         let mut state = self.lock();
         loop {
             state.check_failure()?;
-            match state.batch.fit(MARK_BYTES, u64::MAX, true) {
+            match state.batch.fit(MARK_BYTES, u64::MAX, Purpose::Closed) {
                 Fit::Yes => break,
                 // Without a free segment the log stays open: recovery reads it all the same.
                 _ if state.pool.free.is_empty() && !state.batch.ended() => return Ok(()),
@@ -754,7 +813,7 @@ impl Writer {
     }
 
     /// As [`wait_for`](Self::wait_for), for a task: `None` if it is to be polled again.
-    pub fn poll_for(&self, lsn: Lsn, waker: &Waker) -> Option<bool> {
+    pub fn poll_for(&self, lsn: Lsn, follower: u64, waker: &Waker) -> Option<bool> {
         let mut state = self.lock();
         if self.visible() > lsn {
             return Some(true);
@@ -762,8 +821,18 @@ impl Writer {
         if state.closed || state.failure.is_some() {
             return Some(false);
         }
-        state.followers.push(waker.clone());
+        state.followers.insert(follower, waker.clone());
         None
+    }
+
+    /// A number for a follower.
+    pub fn next_follower(&self) -> u64 {
+        self.followers.fetch_add(1, Relaxed)
+    }
+
+    /// Forgets the task of a follower that waits no longer.
+    pub fn forget(&self, follower: u64) {
+        self.lock().followers.remove(&follower);
     }
 
     /// Waits until a record is acknowledged.
@@ -827,21 +896,27 @@ impl State {
         }
     }
 
-    pub fn front(&self) -> Lsn {
-        self.index.front()
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    pub fn has_failed(&self) -> bool {
-        self.failure.is_some()
+    /// Whether the log takes no more frames.
+    pub fn has_ended(&self) -> bool {
+        self.closing || self.failure.is_some()
     }
 
     /// The segments in use, from the oldest.
     pub fn chain(&self) -> &VecDeque<Member> {
         &self.chain
+    }
+
+    /// Whether a segment is free with this front.
+    fn frees(&self, front: Lsn) -> bool {
+        self.chain.get(1).is_some_and(|next| next.header.first <= front)
     }
 
     /// Whether the segment that is being written is more than half full.

@@ -167,3 +167,24 @@ fn a_follower_gets_each_record_once() {
     log.close().unwrap();
     assert_eq!(reader.join().unwrap(), expected);
 }
+
+/// The reader got the error of the system for the file, which was removed.
+#[test]
+fn a_reader_of_a_removed_segment_gets_the_range() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().segment_bytes(1 << 20).spare_segments(0).open(dir.path()).unwrap();
+    let mut reader = log.iter_from(Lsn(1));
+    for _ in 0..30 {
+        log.append(&[1; 100_000]).unwrap();
+    }
+    dioxide_log::Iter::next(&mut reader).unwrap().unwrap();
+    let segment = || dir.path().join("segment-000000").exists();
+    assert!(segment());
+    log.truncate_front(log.next_lsn()).unwrap();
+    while segment() {
+        std::thread::yield_now();
+    }
+    // Two more are in its memory.
+    let error = (0..3).find_map(|_| dioxide_log::Iter::next(&mut reader).map(drop).err());
+    assert!(matches!(error, Some(Error::OutOfRange { first: Lsn(31), .. })), "{error:?}");
+}

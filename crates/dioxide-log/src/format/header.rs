@@ -1,6 +1,6 @@
 //! The header of a segment.
 
-use super::{BLOCK_BYTES, LogId, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, array, u32_at, u64_at};
+use super::{BLOCK_BYTES, LogId, array, is_segment_size, u32_at, u64_at};
 use crate::lsn::Lsn;
 
 const MAGIC: [u8; 8] = *b"DIOXLOG\0";
@@ -35,6 +35,11 @@ pub enum Found {
     Version(u32),
 }
 
+/// Whether a block may have been a header, and was then torn by a write of another header.
+pub fn may_be_header(block: &[u8]) -> bool {
+    block[..8] == MAGIC
+}
+
 impl Header {
     /// Writes the header into the first block of a segment.
     pub fn encode(&self, block: &mut [u8]) {
@@ -55,7 +60,7 @@ impl Header {
         if block.iter().all(|byte| *byte == 0) {
             return Found::Blank;
         }
-        if block[..8] != MAGIC
+        if !may_be_header(block)
             || crc32c::crc32c(&block[..CHECKSUM_AT]) != u32_at(block, CHECKSUM_AT)
         {
             return Found::Invalid;
@@ -80,8 +85,7 @@ impl Header {
     }
 
     fn is_sound(&self) -> bool {
-        (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
-            && self.segment_bytes.is_multiple_of(BLOCK_BYTES)
+        is_segment_size(self.segment_bytes)
             && self.number > 0
             && self.first >= Lsn::FIRST
             && (Lsn::FIRST..=self.first).contains(&self.front)

@@ -17,6 +17,11 @@ pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// The largest size of a segment.
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
+/// Whether a segment may have this size.
+pub fn is_segment_size(bytes: u64) -> bool {
+    (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes) && bytes.is_power_of_two()
+}
+
 /// The random name of a log, chosen when it is created.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LogId(pub [u8; 16]);

@@ -3,12 +3,19 @@
 
 use super::{Segment, Storage};
 use crate::error::{Error, Result};
-use crate::format::header::{Found, Header};
+use crate::format::header::{Found, Header, may_be_header};
 use crate::format::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use dioxide::{Buffer, Durability, File};
-use std::os::unix::fs::FileTypeExt;
+use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions};
+use std::collections::BTreeSet;
+use std::iter;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The start of a device that must be zeros for a new log. File systems, volume managers and
+/// partition tables have their marks there.
+const ZEROS_BYTES: u64 = 1 << 20;
 
 /// Whether a path names a block device.
 pub(crate) fn is_device(path: &Path) -> bool {
@@ -22,6 +29,34 @@ pub struct Device {
     files: Arc<Files>,
     segment_bytes: u64,
     count: u64,
+    /// Whether there is a log.
+    is_used: AtomicBool,
+    /// Only for the one writer.
+    claim: Mutex<Option<Claim>>,
+}
+
+/// A device that this process writes a log to. The kernel refuses other processes, and not another
+/// [`File`] of this one.
+#[derive(Debug)]
+struct Claim(u64);
+
+static CLAIMED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+impl Claim {
+    fn new(path: &Path) -> Result<Self> {
+        let metadata = path.metadata().map_err(|error| Error::system("open", path, error))?;
+        let number = metadata.rdev();
+        match CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).insert(number) {
+            true => Ok(Self(number)),
+            false => Err(Error::Locked { path: path.into() }),
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
 }
 
 /// Handles of one device. Writes through the first are stable on return.
@@ -32,8 +67,21 @@ struct Files {
 }
 
 impl Device {
+    /// Opens a device for the one writer.
+    pub(crate) fn open(path: &Path, segment_bytes: u64) -> Result<Self> {
+        let claim = Claim::new(path)?;
+        let file = OpenOptions::new().write(true).open(path);
+        let file = file.map_err(|error| match error.kind() {
+            ErrorKind::Busy(_) => Error::Locked { path: path.into() },
+            _ => error.into(),
+        })?;
+        let device = Self::new(file, path, segment_bytes)?;
+        Ok(Self { claim: Mutex::new(Some(claim)), ..device })
+    }
+
     /// Takes an open device or volume. A log that is there decides the size of segments. Otherwise
-    /// the first block must be zeros, and `segment_bytes` decides.
+    /// the first MiB must be zeros, and `segment_bytes` decides. It is for the caller to write only
+    /// one log.
     ///
     /// # Errors
     ///
@@ -43,12 +91,17 @@ impl Device {
         let stable = file.try_clone_as(Durability::EveryWrite)?;
         let other = file.try_clone_as(Durability::OnSync)?;
         let length = file.len()?;
-        let found = found_bytes(&file, length)?;
-        let mut first = Buffer::zeroed(BLOCK_BYTES as usize);
+        let mut first = Buffer::zeroed(ZEROS_BYTES.min(length) as usize);
         file.read_at(&mut first, 0)?;
-        if found.is_none() && Header::parse(&first) != Found::Blank {
-            let reason = "neither a log nor zeros";
-            return Err(Error::corrupt(path, 0, reason));
+        let content = first.iter().position(|byte| *byte != 0);
+        let found = match may_be_header(&first) {
+            true => found_bytes(&file, length)?,
+            // An older log may have headers behind.
+            false => None,
+        };
+        if let (Some(at), None) = (content, found) {
+            let reason = "neither a log nor zeros, which a new log needs in the first MiB";
+            return Err(Error::corrupt(path, at as u64, reason));
         }
         let segment_bytes = found.unwrap_or(segment_bytes);
         let count = length / segment_bytes;
@@ -57,21 +110,47 @@ impl Device {
             return Err(Error::Options(format!("{}: {reason}", path.display())));
         }
         let files = Arc::new(Files { stable, other });
-        Ok(Self { path: path.into(), files, segment_bytes, count })
+        let (is_used, claim) = (AtomicBool::new(found.is_some()), Mutex::default());
+        Ok(Self { path: path.into(), files, segment_bytes, count, is_used, claim })
+    }
+
+    fn segment(&self, number: u64) -> Arc<dyn Segment> {
+        Arc::new(Part {
+            files: self.files.clone(),
+            path: format!("{}#{number}", self.path.display()).into(),
+            start: number * self.segment_bytes,
+            bytes: self.segment_bytes,
+        })
+    }
+
+    /// Overwrites the headers that an older log may have left.
+    fn erase_headers(&self) -> Result<()> {
+        let zeros = Buffer::zeroed(BLOCK_BYTES as usize);
+        let mut block = zeros.clone();
+        let starts = (0..self.count).map(|number| number * self.segment_bytes);
+        for offset in starts.chain(header_offsets(self.count * self.segment_bytes)) {
+            self.files.other.read_at(&mut block, offset)?;
+            if Header::parse(&block) != Found::Blank {
+                self.files.other.write_at(&zeros, offset)?;
+            }
+        }
+        Ok(self.files.stable.sync_data()?)
     }
 }
 
-/// The size of segments that a header on the device names. Each size puts its headers elsewhere.
+/// The offsets of the first two segments, for every size of segments.
+fn header_offsets(length: u64) -> impl Iterator<Item = u64> {
+    let sizes = iter::successors(Some(SEGMENT_BYTES_MIN), |size| Some(2 * size));
+    let sizes = sizes.take_while(|size| *size <= SEGMENT_BYTES_MAX);
+    iter::once(0).chain(sizes).take_while(move |offset| offset + BLOCK_BYTES <= length)
+}
+
+/// The size of segments that a header on the device names.
 fn found_bytes(file: &File, length: u64) -> Result<Option<u64>> {
     let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
-    // The first segment is the first to be used, so its header is there, or was torn.
-    let mut offsets = vec![0];
-    let mut size = SEGMENT_BYTES_MIN;
-    while size <= SEGMENT_BYTES_MAX && size + BLOCK_BYTES <= length {
-        offsets.push(size);
-        size *= 2;
-    }
-    for offset in offsets {
+    // The first segment is the first to be used, so its header is there, or was torn. The second
+    // was used before the first was used again.
+    for offset in header_offsets(length) {
         file.read_at(&mut block, offset)?;
         if let Found::Header(header) = Header::parse(&block)
             && offset.is_multiple_of(header.segment_bytes)
@@ -88,17 +167,17 @@ impl Storage for Device {
     }
 
     fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
-        let part = |number| Part {
-            files: self.files.clone(),
-            path: format!("{}#{number}", self.path.display()).into(),
-            start: number * self.segment_bytes,
-            bytes: self.segment_bytes,
-        };
-        Ok((0..self.count).map(|number| Arc::new(part(number)) as Arc<dyn Segment>).collect())
+        let count = if self.is_used.load(Acquire) { self.count } else { 0 };
+        Ok((0..count).map(|number| self.segment(number)).collect())
     }
 
     fn create(&self, _bytes: u64) -> Result<Arc<dyn Segment>> {
-        Err(Error::DeviceFull(self.count as usize))
+        if self.is_used.load(Acquire) {
+            return Err(Error::DeviceFull(self.count as usize));
+        }
+        self.erase_headers()?;
+        self.is_used.store(true, Release);
+        Ok(self.segment(0))
     }
 
     fn is_fixed(&self) -> bool {
@@ -107,6 +186,10 @@ impl Storage for Device {
 
     fn remove(&self, _segment: &dyn Segment) -> Result<()> {
         Ok(())
+    }
+
+    fn release(&self) {
+        self.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 

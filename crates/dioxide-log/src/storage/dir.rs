@@ -25,6 +25,8 @@ pub struct Dir {
     path: PathBuf,
     /// Open and locked, for a writer.
     lock: Mutex<Option<fs::File>>,
+    /// The process that has the lock. A child has the open file as well.
+    process: u32,
     /// The number in the next new name.
     next_name: AtomicU64,
 }
@@ -42,8 +44,7 @@ impl Dir {
             return Err(Error::Missing { path: path.into() });
         }
         if missing {
-            fs::create_dir_all(path).map_err(|error| Error::system("create", path, error))?;
-            sync_dir(path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new(".")))?;
+            create_dirs(path)?;
         }
         let lock = open_lock(&path.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
@@ -53,8 +54,7 @@ impl Dir {
             }
         })?;
         remove_if_there(&path.join(UNFINISHED))?;
-        let dir =
-            Self { path: path.into(), lock: Mutex::new(Some(lock)), next_name: AtomicU64::new(0) };
+        let dir = Self::new(path, Some(lock));
         let next = dir.names()?.into_iter().map(|(number, _)| number + 1).max();
         dir.next_name.store(next.unwrap_or(0), Relaxed);
         Ok(dir)
@@ -69,7 +69,12 @@ impl Dir {
         if !path.is_dir() {
             return Err(Error::Missing { path: path.into() });
         }
-        Ok(Self { path: path.into(), lock: Mutex::default(), next_name: AtomicU64::new(0) })
+        Ok(Self::new(path, None))
+    }
+
+    fn new(path: &Path, lock: Option<fs::File>) -> Self {
+        let (lock, process) = (Mutex::new(lock), std::process::id());
+        Self { path: path.into(), lock, process, next_name: AtomicU64::new(0) }
     }
 
     /// The numbers and paths of the segments.
@@ -145,6 +150,9 @@ impl Storage for Dir {
     }
 
     fn release(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
         if let Some(lock) = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // Closing it would do, unless a child has it.
             let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
@@ -269,6 +277,17 @@ fn remove_if_there(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Makes a directory and those above it that are missing. Their names are stable on return.
+fn create_dirs(path: &Path) -> Result<()> {
+    let missing = path.ancestors().take_while(|dir| *dir != Path::new("") && !dir.exists());
+    let missing: Vec<_> = missing.collect();
+    fs::create_dir_all(path).map_err(|error| Error::system("create", path, error))?;
+    missing.into_iter().rev().try_for_each(|dir| {
+        let above = dir.parent().filter(|dir| *dir != Path::new(""));
+        sync_dir(above.unwrap_or(Path::new(".")))
+    })
 }
 
 /// Makes the names of a directory stable.

@@ -15,14 +15,15 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// The name of the medium, for messages.
     fn path(&self) -> &Path;
 
-    /// All segments, in any order.
+    /// All segments, in any order. None if there is no log yet.
     ///
     /// # Errors
     ///
     /// The medium's error.
     fn segments(&self) -> Result<Vec<Arc<dyn Segment>>>;
 
-    /// Makes a segment of `bytes` zeros. It and its name are stable on return.
+    /// Makes a segment of `bytes` zeros. It and its name are stable on return. A fixed storage
+    /// makes all its segments by the first call, and returns one of them.
     ///
     /// # Errors
     ///
@@ -30,7 +31,7 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// space.
     fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>>;
 
-    /// Whether the number of segments is fixed, so that none is created or removed.
+    /// Whether the number of segments is fixed, so that none is made or removed later.
     fn is_fixed(&self) -> bool {
         false
     }

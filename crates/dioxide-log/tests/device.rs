@@ -1,0 +1,173 @@
+//! A log on a block device.
+
+use dioxide_log::{Error, Log, LogOptions, LogView, Lsn};
+use dioxide_testkit::fork::holds_in_a_fork;
+use dioxide_testkit::lab::{Fs, TestDir};
+use dioxide_testkit::loop_device::AttachedFile;
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trial};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+const SEGMENT_BYTES: u64 = 256 << 10;
+
+fn options() -> LogOptions {
+    LogOptions::new().segment_bytes(SEGMENT_BYTES)
+}
+
+fn disk(dir: &Path, bytes: u64) -> io::Result<AttachedFile> {
+    let image = dir.join("image");
+    File::create(&image)?.set_len(bytes)?;
+    AttachedFile::new(&image)
+}
+
+/// Overwrites the start of the disk with zeros, but for one byte.
+fn erase(disk: &Path, other: Option<usize>) -> io::Result<()> {
+    let mut zeros = vec![0; 4 << 20];
+    if let Some(at) = other {
+        zeros[at] = 1;
+    }
+    let file = OpenOptions::new().write(true).open(disk)?;
+    file.write_all_at(&zeros, 0)?;
+    file.sync_all()
+}
+
+fn records(log: &Log) -> Vec<u64> {
+    log.iter_from(log.first_lsn()).map(|record| record.expect("it is read").0.0).collect()
+}
+
+fn the_ring_of_segments_is_used_again(dir: TestDir) -> TrialResult {
+    let disk = disk(&dir, 64 << 20)?;
+    erase(disk.path(), None)?;
+    let mut next = 1;
+    for round in 0..4 {
+        // A log that is there has its own size of segments.
+        let options = if round == 0 { options() } else { LogOptions::new() };
+        let log = options.open(disk.path())?;
+        assert_eq!(log.report().closed, round > 0);
+        for _ in 0..300 {
+            let lsn = log.append(&[round; 5000])?;
+            assert_eq!(lsn, Lsn(next));
+            next += 1;
+            log.truncate_front(Lsn(lsn.0.saturating_sub(40)))?;
+        }
+        let expected = records(&log);
+        assert!(expected.len() == 41 && log.stats().segments < 4, "{:?}", log.stats());
+        log.close()?;
+        let view = LogView::open(disk.path())?;
+        assert_eq!((view.first_lsn(), view.next_lsn()), (Lsn(next - 41), Lsn(next)));
+    }
+    Ok(())
+}
+
+fn a_full_device_works_again(dir: TestDir) -> TrialResult {
+    let disk = disk(&dir, 8 << 20)?;
+    let log = options().open(disk.path())?;
+    for _ in 0..3 {
+        let error = loop {
+            if let Err(error) = log.append(&[7; 100_000]) {
+                break error;
+            }
+        };
+        assert!(matches!(error, Error::Full(_)) && error.is_no_space(), "{error}");
+        log.truncate_front(log.next_lsn())?;
+    }
+    Ok(log.close()?)
+}
+
+/// Headers of an older log lay behind the zeros, and counted as those of the new one.
+fn an_older_log_behind_zeros_is_gone(dir: TestDir) -> TrialResult {
+    let disk = disk(&dir, 64 << 20)?;
+    erase(disk.path(), None)?;
+    let fill = |segment_bytes: u64, count: usize| -> TrialResult {
+        let log = LogOptions::new().segment_bytes(segment_bytes).open(disk.path())?;
+        assert!(records(&log).is_empty() && !log.report().closed);
+        (0..count).try_for_each(|_| log.append(&[5; 30_000]).map(drop))?;
+        log.close()?;
+        assert_eq!(records(&LogOptions::new().open(disk.path())?).len(), count);
+        Ok(())
+    };
+    for segment_bytes in [1 << 20, 128 << 10, 2 << 20, 64 << 10] {
+        // Behind the 4 MiB that are erased.
+        fill(segment_bytes, 200)?;
+        erase(disk.path(), None)?;
+        assert!(matches!(LogView::open(disk.path()), Err(Error::Missing { .. })));
+        fill(segment_bytes, 3)?;
+        erase(disk.path(), None)?;
+    }
+    Ok(())
+}
+
+/// A second log of the same process was not refused, and another process got another error.
+fn a_second_writer_is_refused(dir: TestDir) -> TrialResult {
+    let disk = disk(&dir, 64 << 20)?;
+    erase(disk.path(), None)?;
+    let refused = || matches!(options().open(disk.path()), Err(Error::Locked { .. }));
+    let log = options().open(disk.path())?;
+    log.append(b"a record")?;
+    assert!(refused());
+    assert!(holds_in_a_fork(refused));
+    assert_eq!(LogView::open(disk.path())?.next_lsn(), Lsn(2));
+    log.close()?;
+    assert_eq!(records(&options().open(disk.path())?), [1]);
+    Ok(())
+}
+
+/// Only the first block was looked at. Other formats have their marks behind it.
+fn other_content_is_not_overwritten(dir: TestDir) -> TrialResult {
+    let disk = disk(&dir, 64 << 20)?;
+    // The first block, that of md, that of btrfs, and the last of the first MiB.
+    for at in [0, 4096, 64 << 10, (1 << 20) - 1] {
+        erase(disk.path(), Some(at))?;
+        let error = options().open(disk.path()).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { offset, .. } if offset == at as u64), "{error}");
+    }
+    erase(disk.path(), Some(3 << 20))?;
+    options().open(disk.path())?.close()?;
+    Ok(())
+}
+
+/// The size of its segments was looked for at the wrong places.
+fn a_log_without_its_first_header_is_found(dir: TestDir) -> TrialResult {
+    let disk = disk(&dir, 64 << 20)?;
+    for segment_bytes in [64 << 10, 128 << 10, 1 << 20, 8 << 20] {
+        erase(disk.path(), None)?;
+        let log = LogOptions::new().segment_bytes(segment_bytes).open(disk.path())?;
+        let record = vec![1; segment_bytes as usize / 3];
+        while log.stats().segments < 3 {
+            log.append(&record)?;
+        }
+        log.truncate_front(log.next_lsn())?;
+        log.close()?;
+        // As a torn first write of the next part would leave it.
+        OpenOptions::new().write(true).open(disk.path())?.write_all_at(&[7; 512], 1024)?;
+        let log = LogOptions::new().open(disk.path())?;
+        assert!(records(&log).is_empty() && log.report().closed);
+    }
+    Ok(())
+}
+
+fn trials() -> Vec<Trial> {
+    vec![
+        lab_trial("a_full_device_works_again", Fs::Ext4, a_full_device_works_again),
+        lab_trial(
+            "a_log_without_its_first_header_is_found",
+            Fs::Ext4,
+            a_log_without_its_first_header_is_found,
+        ),
+        lab_trial("a_second_writer_is_refused", Fs::Ext4, a_second_writer_is_refused),
+        lab_trial("an_older_log_behind_zeros_is_gone", Fs::Ext4, an_older_log_behind_zeros_is_gone),
+        lab_trial("other_content_is_not_overwritten", Fs::Ext4, other_content_is_not_overwritten),
+        lab_trial(
+            "the_ring_of_segments_is_used_again",
+            Fs::Ext4,
+            the_ring_of_segments_is_used_again,
+        ),
+    ]
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[], trials)
+}

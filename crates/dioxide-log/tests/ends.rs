@@ -1,0 +1,178 @@
+//! How a log ends: closed, dropped, failed, or left to a child.
+
+use dioxide_log::storage::memory::{Faults, Memory};
+use dioxide_log::{Durability, Error, LogOptions, Lsn};
+use dioxide_testkit::fork::holds_in_a_fork;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+
+fn small() -> LogOptions {
+    LogOptions::new().segment_bytes(64 << 10)
+}
+
+/// The thread that made segments ahead still worked when the next writer opened the log.
+#[test]
+fn a_closed_log_has_no_thread_that_changes_it() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    for _ in 0..50 {
+        let log = small().spare_segments(0).open(dir.path()).unwrap();
+        for _ in 0..30 {
+            log.append(&[1; 3000]).unwrap();
+        }
+        log.truncate_front(log.next_lsn()).unwrap();
+        log.close().unwrap();
+        let names = || {
+            let entries = std::fs::read_dir(dir.path()).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let before = names();
+        assert!(!before.iter().any(|name| name == "unfinished"), "{before:?}");
+        small().open(dir.path()).unwrap().close().unwrap();
+        assert_eq!(names(), before);
+    }
+}
+
+/// The second call returned at once, while the log was still locked.
+#[test]
+fn each_close_returns_when_the_log_is_closed() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    for _ in 0..50 {
+        let log = small().open(dir.path()).unwrap();
+        log.append(b"a record").unwrap();
+        let closes = [log.clone(), log].map(|log| {
+            let path = dir.path().to_owned();
+            thread::spawn(move || {
+                log.close().unwrap();
+                match small().open(path) {
+                    // By the other thread, which was faster.
+                    Err(Error::Locked { .. }) => false,
+                    opened => opened.unwrap().append(b"another").is_ok(),
+                }
+            })
+        });
+        assert!(closes.map(|close| close.join().unwrap()).contains(&true));
+    }
+}
+
+/// A child that dropped its copy of the log unlocked that of its parent, or waited for ever.
+#[test]
+fn a_child_of_a_fork_does_not_close_the_log() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    log.append(b"before").unwrap();
+    let mut shared = Some(log);
+    assert!(holds_in_a_fork(|| {
+        drop(shared.take());
+        true
+    }));
+    assert!(matches!(small().open(dir.path()), Err(Error::Locked { .. })));
+    shared.as_ref().unwrap().append(b"after").unwrap();
+    shared.take().unwrap().close().unwrap();
+    assert_eq!(small().open(dir.path()).unwrap().last_lsn(), Some(Lsn(2)));
+}
+
+/// Drops what it holds when it is woken.
+struct Holder<T>(Mutex<Option<T>>);
+
+impl<T: Send> Wake for Holder<T> {
+    fn wake(self: Arc<Self>) {
+        let held = self.0.lock().unwrap().take();
+        drop(held);
+    }
+}
+
+/// The thread of the log that woke the task waited for itself.
+#[test]
+fn a_task_may_drop_the_log_when_it_is_woken() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    let mut follower = log.follow(Lsn(1));
+    let mut next = Box::pin(follower.next_async());
+    let holder = Arc::new(Holder(Mutex::new(Some(log.clone()))));
+    let waker = Waker::from(holder);
+    assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(log.append_async(b"a record"));
+    drop(log);
+    // The log is closed once the lock is free.
+    while matches!(small().open(dir.path()), Err(Error::Locked { .. })) {
+        thread::yield_now();
+    }
+    assert_eq!(small().open(dir.path()).unwrap().last_lsn(), Some(Lsn(1)));
+}
+
+/// The flush failed between the end of one batch and the start of the next. That one was written
+/// nevertheless, or its leader panicked.
+#[test]
+fn a_failed_flush_ends_all_appends() {
+    for seed in 0..200 {
+        let disk = Memory::default();
+        // Far from the end of its segment.
+        let options = small().segment_bytes(1 << 20).batch_bytes(4096);
+        let options = options.durability(Durability::OnSync);
+        let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+        let failed_call = Some(disk.calls() + 20 + seed % 40);
+        disk.set_faults(Faults { failed_call, ..Faults::default() });
+        thread::scope(|scope| {
+            for thread in 0..4u8 {
+                let log = &log;
+                scope.spawn(move || while log.append(&[thread; 100]).is_ok() {});
+                scope.spawn(move || while log.sync().is_ok() {});
+                scope.spawn(move || while log.submit(&[thread; 100]).is_ok() {});
+            }
+        });
+        let calls = disk.calls();
+        assert!(matches!(log.append(b"x"), Err(Error::Failed(_))));
+        assert!(log.close().is_err());
+        assert_eq!(disk.calls(), calls, "seed {seed}: nothing is written after a failure");
+    }
+}
+
+/// The call returned at once, while the frame of the same front was still in flight.
+#[test]
+fn a_front_that_another_thread_sets_is_stable_on_return() {
+    for seed in 0..100 {
+        let disk = Memory::default();
+        let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+        for _ in 0..20 {
+            log.append(b"a record").unwrap();
+        }
+        for lsn in 2..20 {
+            thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        log.truncate_front(Lsn(lsn)).unwrap();
+                        let after = disk.after_power_cut(seed);
+                        let after = small().open_storage(Arc::new(after)).unwrap();
+                        assert_eq!(after.first_lsn(), Lsn(lsn));
+                    });
+                }
+            });
+        }
+    }
+}
+
+/// Each poll of a follower was remembered until the next record.
+#[test]
+fn a_follower_is_remembered_once() {
+    let log = small().open_storage(Arc::new(Memory::default())).unwrap();
+    let held = Arc::new(());
+    let holder = Arc::new(Holder(Mutex::new(Some(held.clone()))));
+    let mut follower = log.follow(Lsn(1));
+    let poll = |follower: &mut dioxide_log::Follow| {
+        let waker = Waker::from(holder.clone());
+        let next: Pin<&mut dyn Future<Output = _>> = std::pin::pin!(follower.next_async());
+        assert!(next.poll(&mut Context::from_waker(&waker)).is_pending());
+    };
+    for _ in 0..100 {
+        poll(&mut follower);
+    }
+    assert_eq!(Arc::strong_count(&holder), 2, "this function, and the log");
+    drop(follower);
+    assert_eq!(Arc::strong_count(&holder), 1);
+    log.append(b"a record").unwrap();
+    assert_eq!(Arc::strong_count(&held), 2, "nothing was woken");
+}
