@@ -573,8 +573,12 @@ impl Writer {
         if state.has_leader {
             return Some(state.ticket.clone());
         }
-        // No thread waits for it, so it was submitted.
-        self.give_to_driver(state);
+        match state.has_driver {
+            // Its records were submitted, or it only ends the segment.
+            true => self.give_to_driver(state),
+            // It only ends the segment. The threads that wait for room take it.
+            false => state.leading = false,
+        }
         None
     }
 

@@ -188,3 +188,22 @@ fn a_reader_of_a_removed_segment_gets_the_range() {
     let error = (0..3).find_map(|_| dioxide_log::Iter::next(&mut reader).map(drop).err());
     assert!(matches!(error, Some(Error::OutOfRange { first: Lsn(31), .. })), "{error:?}");
 }
+
+/// The frame that ends a segment was alone in its batch, and no thread wrote it.
+#[test]
+fn threads_go_on_behind_the_end_of_a_segment() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let log = &log;
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    log.append(&[thread; 3000]).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(log.next_lsn(), Lsn(2001));
+    assert!(log.stats().segments > 90);
+}

@@ -32,6 +32,12 @@ use std::path::PathBuf;
 ///
 /// `dioxide-tasks` is --iodepth tasks of one thread, each with a future of AsyncFile::append.
 ///
+/// `dioxide-log` is Log::append of the crate dioxide-log, in its segments.
+///
+/// `dioxide-log-batch` is one thread that appends --iodepth records by Log::append_all.
+///
+/// `dioxide-log-tasks` is --iodepth tasks of one thread, each with a future of Log::append_async.
+///
 /// Batches, queues and tasks are compared with as many threads.
 ///
 /// With --files there are several logs, each with a thread of its own, and other paths:
@@ -137,6 +143,8 @@ mod tests {
         let help = bench.find_subcommand_mut("log").expect("a scenario").render_long_help();
         for path in
             ["mutex", "buffered-group", "buffered-batch", "gathered-tasks", "kernel", "dioxide"]
+                .into_iter()
+                .chain(["dioxide-log", "dioxide-log-batch", "dioxide-log-tasks"])
         {
             assert!(help.to_string().contains(&format!("`{path}` is ")), "{path} in {help}");
         }

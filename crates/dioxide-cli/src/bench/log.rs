@@ -20,7 +20,8 @@ use super::target::Target;
 use super::task::Task;
 use super::tasks::{self, Gatherer, Tasks};
 use super::tickets::Tickets;
-use super::work::{Route, Space};
+use super::work::{Point, Route, Space};
+use super::write_ahead::{self, Batch, WriteAhead};
 use anyhow::{Context, Result};
 use dioxide::{AsyncFile, Durability, Growth, OpenOptions, Queue};
 use fastrand::Rng;
@@ -45,6 +46,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
         Route::Queue { iodepth } => logs.through_a_queue(iodepth),
         Route::Tasks { iodepth } => logs.through_tasks(iodepth),
         Route::Dioxide => logs.through_dioxide(),
+        route if route.is_write_ahead() => logs.ahead(),
         _ => logs.through_locks(),
     }?;
     let Ledger::Logs(written) = &ledger else { unreachable!("just made") };
@@ -186,6 +188,41 @@ impl Set<'_> {
         end(shift, vec![log.into_inner()])
     }
 
+    /// Through `dioxide-log`. Its records are then copied to the file that is verified.
+    fn ahead(&self) -> Result<Run> {
+        let Point { sizes, .. } = self.task.point;
+        let (segment_bytes, count) = write_ahead::segments(self.each_bytes, sizes.min_bytes);
+        descriptors::make_room_for(count)?;
+        let files = self.task.place.prepare_many(count)?;
+        let ahead = WriteAhead::open(files, segment_bytes, self.space() == Space::Recycled)?;
+        let crew = self.task.crew(self.ledger);
+        // Records lie where their LSNs say, so at multiples of one length. A batch has no gaps.
+        let (shift, unit) = match self.task.route {
+            Route::WriteAheadBatch { iodepth } => {
+                let batch = Mutex::new(Batch::default());
+                let gathered = || batch.lock().expect("no thread panics with it");
+                let write = |_: Target, record: &[u8]| {
+                    gathered().push(record);
+                    Ok(())
+                };
+                let flush = || gathered().append_to(ahead.log());
+                (crew.work_in_batches(iodepth, self.aim(), write, flush)?, 1)
+            }
+            Route::WriteAheadTasks { iodepth } => {
+                let begin = |block, len, tag| ahead.append_async(block, len, sizes.max_bytes, tag);
+                let make = || Ok(Tasks::new(sizes.max_bytes, begin));
+                (crew.work_through(iodepth, self.aim(), make)?, sizes.max_bytes)
+            }
+            _ => {
+                let append = |_: Target, record: &mut [u8]| ahead.append(record, sizes.max_bytes);
+                (crew.work(self.aim(), append)?, sizes.max_bytes)
+            }
+        };
+        let run = shift.clock_out();
+        ahead.copy_to(&self.grounds[0], unit)?;
+        Ok(run)
+    }
+
     fn opened(&self) -> Result<Vec<dioxide::File>> {
         let growth = match self.space() {
             Space::Zeroed => Growth::Zeroed,
@@ -224,7 +261,6 @@ mod tests {
     use super::super::figures::examples::log_point;
     use super::super::place::BenchTarget;
     use super::super::set::examples::task;
-    use super::super::work::Point;
     use super::*;
     use crate::sizes::Sizes;
     use dioxide::Tail;

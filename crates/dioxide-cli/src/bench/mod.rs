@@ -42,6 +42,7 @@ mod tickets;
 pub mod trial;
 mod volume;
 pub mod work;
+mod write_ahead;
 
 use crate::args;
 use crate::compare;

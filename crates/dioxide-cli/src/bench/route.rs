@@ -30,6 +30,12 @@ pub enum Route {
     Queue { iodepth: usize },
     /// `iodepth` tasks of one thread, each with a future of the library.
     Tasks { iodepth: usize },
+    /// Through `dioxide-log`.
+    WriteAhead,
+    /// One thread that appends batches of `iodepth` records to `dioxide-log`.
+    WriteAheadBatch { iodepth: usize },
+    /// `iodepth` tasks of one thread, each with a future of `dioxide-log`.
+    WriteAheadTasks { iodepth: usize },
     /// One write and its flush after the other.
     OneThread,
     /// Through the kernel's io_uring, with `iodepth` writes outstanding.
@@ -44,7 +50,14 @@ impl Route {
     /// Whether the library does the work.
     pub fn is_dioxide(self) -> bool {
         let has_queue = matches!(self, Self::Queue { .. } | Self::Tasks { .. });
-        has_queue || matches!(self, Self::Dioxide | Self::Positional | Self::Recycled)
+        let is_file = matches!(self, Self::Dioxide | Self::Positional | Self::Recycled);
+        has_queue || is_file || self.is_write_ahead()
+    }
+
+    /// Whether `dioxide-log` does the work.
+    pub fn is_write_ahead(self) -> bool {
+        let has_depth = matches!(self, Self::WriteAheadBatch { .. } | Self::WriteAheadTasks { .. });
+        has_depth || self == Self::WriteAhead
     }
 
     /// The number of outstanding operations per thread.
@@ -53,6 +66,8 @@ impl Route {
             Self::Queue { iodepth } | Self::Uring { iodepth } | Self::Syncfs { iodepth } => iodepth,
             Self::BufferedBatch { iodepth }
             | Self::GatheredTasks { iodepth }
+            | Self::WriteAheadBatch { iodepth }
+            | Self::WriteAheadTasks { iodepth }
             | Self::Tasks { iodepth } => iodepth,
             _ => 1,
         }
@@ -78,6 +93,9 @@ impl Route {
             Self::Positional => "positional",
             Self::Recycled => "recycled",
             Self::Queue { .. } => "dioxide-queue",
+            Self::WriteAhead => "dioxide-log",
+            Self::WriteAheadBatch { .. } => "dioxide-log-batch",
+            Self::WriteAheadTasks { .. } => "dioxide-log-tasks",
             Self::OneThread => "one-thread",
             Self::Uring { .. } => "kernel-uring",
             Self::Syncfs { .. } => "syncfs",
@@ -89,7 +107,13 @@ impl Route {
 /// Whether the library does the work on the path of this name.
 pub fn is_dioxide(path: &str) -> bool {
     let queues = [Route::Queue { iodepth: 1 }, Route::Tasks { iodepth: 1 }];
-    let mut ours = [Route::Dioxide, Route::Positional, Route::Recycled].into_iter().chain(queues);
+    let files = [Route::Dioxide, Route::Positional, Route::Recycled];
+    let logs = [
+        Route::WriteAhead,
+        Route::WriteAheadBatch { iodepth: 1 },
+        Route::WriteAheadTasks { iodepth: 1 },
+    ];
+    let mut ours = files.into_iter().chain(queues).chain(logs);
     ours.any(|route| route.name() == path)
 }
 
@@ -113,6 +137,9 @@ mod tests {
             Positional,
             Recycled,
             Queue { iodepth: 9 },
+            WriteAhead,
+            WriteAheadBatch { iodepth: 9 },
+            WriteAheadTasks { iodepth: 9 },
             OneThread,
             Uring { iodepth: 9 },
             Syncfs { iodepth: 9 },

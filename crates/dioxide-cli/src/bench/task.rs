@@ -85,6 +85,10 @@ impl<'a> Task<'a> {
 
     fn gaps(&self, tail: Tail) -> Gaps {
         match tail {
+            _ if matches!(self.route, Route::WriteAhead | Route::WriteAheadTasks { .. }) => {
+                // An LSN shows an offset only if all records have one length.
+                Gaps::Padding { unit_bytes: self.point.sizes.max_bytes }
+            }
             Tail::Pad if self.route.is_dioxide() => {
                 Gaps::Padding { unit_bytes: self.units.append_bytes }
             }

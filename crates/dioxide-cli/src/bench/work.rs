@@ -233,7 +233,9 @@ impl Point {
             }
             (_, Scenario::Files) => &[Route::OneThread, Route::Kernel, Route::Dioxide],
             (_, Scenario::Log) if self.files.is_some() => &[Route::Kernel, Route::Dioxide],
-            (_, Scenario::Log) => &[Route::Mutex, Route::BufferedGroup, Route::Dioxide],
+            (_, Scenario::Log) => {
+                &[Route::Mutex, Route::BufferedGroup, Route::Dioxide, Route::WriteAhead]
+            }
             (_, Scenario::Copy) if self.rwmixread == Some(100) => {
                 &[Route::OneThread, Route::Kernel, Route::Dioxide]
             }
@@ -254,9 +256,14 @@ impl Point {
             Scenario::Copy => vec![],
             _ if self.numjobs != iodepth => vec![],
             Scenario::Log if self.files.is_none() => {
-                let (gathered, tasks) =
-                    (Route::GatheredTasks { iodepth }, Route::Tasks { iodepth });
-                vec![Route::BufferedBatch { iodepth }, gathered, queue, tasks]
+                vec![
+                    Route::BufferedBatch { iodepth },
+                    Route::GatheredTasks { iodepth },
+                    queue,
+                    Route::Tasks { iodepth },
+                    Route::WriteAheadBatch { iodepth },
+                    Route::WriteAheadTasks { iodepth },
+                ]
             }
             Scenario::Files => vec![Route::Uring { iodepth }, Route::Syncfs { iodepth }, queue],
             _ => vec![queue],
@@ -269,6 +276,7 @@ impl Point {
             (Route::Queue { .. }, Scenario::Mixed | Scenario::Indirect) => self.numjobs,
             (Route::Queue { .. } | Route::Tasks { .. } | Route::GatheredTasks { .. }, _) => 1,
             (Route::BufferedBatch { .. } | Route::OneThread, _) => 1,
+            (Route::WriteAheadBatch { .. } | Route::WriteAheadTasks { .. }, _) => 1,
             (Route::Uring { .. } | Route::Syncfs { .. }, _) => 1,
             (Route::Dioxide, Scenario::Checkpoint) => 1,
             _ => self.numjobs,

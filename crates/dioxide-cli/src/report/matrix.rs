@@ -75,9 +75,8 @@ fn is_compared(rows: &[Row], path: &str) -> bool {
     let compared = rivals(rows);
     let mut rows = rows.iter().filter(|row| path_of(row) == path);
     rows.any(|row| {
-        let is_ours =
-            matches!(row.route, Route::Dioxide | Route::Queue { .. } | Route::Tasks { .. });
-        is_ours && !compared.contains(&row.route)
+        let is_a_rival = matches!(row.route, Route::Positional | Route::Recycled);
+        row.route.is_dioxide() && !is_a_rival && !compared.contains(&row.route)
     })
 }
 

@@ -91,8 +91,9 @@ fn by_threads(rows: &[Row]) -> String {
         text += &comparison(rows, fewest);
     }
     let has_queue = |row: &&Row| matches!(row.route, Route::Queue { .. } | Route::Tasks { .. });
-    for queue in rows.iter().filter(has_queue) {
-        text += &comparison(rows, queue);
+    let ahead = rows.iter().filter(|row| row.route.is_write_ahead());
+    for row in rows.iter().filter(has_queue).chain(ahead) {
+        text += &comparison(rows, row);
     }
     text + &growth_stall(rows, most)
 }
@@ -153,10 +154,12 @@ pub fn crew(row: &Row) -> String {
         (Route::Queue { .. }, 1) => format!(" with {iodepth} outstanding"),
         (Route::Queue { .. }, _) => format!(" with {iodepth} outstanding each"),
         (Route::Uring { .. }, _) => format!(" with {iodepth} outstanding"),
-        (Route::Tasks { .. } | Route::GatheredTasks { .. }, _) => {
+        (Route::Tasks { .. } | Route::GatheredTasks { .. } | Route::WriteAheadTasks { .. }, _) => {
             format!(" with {}", counted(iodepth as u64, "task"))
         }
-        (Route::Syncfs { .. } | Route::BufferedBatch { .. }, _) if iodepth > 1 => {
+        (Route::Syncfs { .. } | Route::BufferedBatch { .. } | Route::WriteAheadBatch { .. }, _)
+            if iodepth > 1 =>
+        {
             format!(" in batches of {iodepth}")
         }
         _ => String::new(),

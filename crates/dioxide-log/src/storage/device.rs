@@ -1,11 +1,12 @@
 //! A log on a block device or a striped volume of devices: the segments lie one behind the other,
 //! and their number is fixed.
 
+use super::file::{FileSegment, Files};
 use super::{Segment, Storage};
 use crate::error::{Error, Result};
 use crate::format::header::{Found, Header, may_be_header};
 use crate::format::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions};
+use dioxide::{Buffer, ErrorKind, File, OpenOptions};
 use std::collections::BTreeSet;
 use std::iter;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -59,13 +60,6 @@ impl Drop for Claim {
     }
 }
 
-/// Handles of one device. Writes through the first are stable on return.
-#[derive(Debug)]
-struct Files {
-    stable: File,
-    other: File,
-}
-
 impl Device {
     /// Opens a device for the one writer.
     pub(crate) fn open(path: &Path, segment_bytes: u64) -> Result<Self> {
@@ -88,8 +82,6 @@ impl Device {
     /// [`Error::Corrupt`] if the device has other content, [`Error::Options`] if it is too small,
     /// or the error of a read.
     pub fn new(file: File, path: &Path, segment_bytes: u64) -> Result<Self> {
-        let stable = file.try_clone_as(Durability::EveryWrite)?;
-        let other = file.try_clone_as(Durability::OnSync)?;
         let length = file.len()?;
         let mut first = Buffer::zeroed(ZEROS_BYTES.min(length) as usize);
         file.read_at(&mut first, 0)?;
@@ -109,18 +101,15 @@ impl Device {
             let reason = format!("a log needs two segments of {segment_bytes} bytes");
             return Err(Error::Options(format!("{}: {reason}", path.display())));
         }
-        let files = Arc::new(Files { stable, other });
+        let files = Arc::new(Files::new(&file)?);
         let (is_used, claim) = (AtomicBool::new(found.is_some()), Mutex::default());
         Ok(Self { path: path.into(), files, segment_bytes, count, is_used, claim })
     }
 
     fn segment(&self, number: u64) -> Arc<dyn Segment> {
-        Arc::new(Part {
-            files: self.files.clone(),
-            path: format!("{}#{number}", self.path.display()).into(),
-            start: number * self.segment_bytes,
-            bytes: self.segment_bytes,
-        })
+        let path = format!("{}#{number}", self.path.display()).into();
+        let (start, bytes) = (number * self.segment_bytes, self.segment_bytes);
+        Arc::new(FileSegment::part(self.files.clone(), path, start, bytes))
     }
 
     /// Overwrites the headers that an older log may have left.
@@ -190,41 +179,5 @@ impl Storage for Device {
 
     fn release(&self) {
         self.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-}
-
-/// A part of the device.
-#[derive(Debug)]
-struct Part {
-    files: Arc<Files>,
-    path: PathBuf,
-    start: u64,
-    bytes: u64,
-}
-
-impl Segment for Part {
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
-        let file = if durable { &self.files.stable } else { &self.files.other };
-        Ok(file.write_at(data, self.start + offset)?)
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(self.files.stable.sync_data()?)
-    }
-
-    fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        let at = self.start + offset;
-        match self.files.stable.read_at(into, at)? == into.len() {
-            true => Ok(()),
-            false => Err(Error::corrupt(&self.path, offset, "the device ends there")),
-        }
     }
 }

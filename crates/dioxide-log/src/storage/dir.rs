@@ -1,9 +1,9 @@
 //! A log in a directory. Each segment is a file of fixed size, filled with zeros before its first
 //! use. A file keeps its name for ever, so no use of it changes the directory.
 
-use super::{Segment, Storage};
+use super::{Segment, Storage, file};
 use crate::error::{Error, Result};
-use dioxide::{Buffer, Durability, File, OpenOptions};
+use dioxide::{Durability, File, OpenOptions};
 use rustix::fs::FlockOperation;
 use std::fs;
 use std::io;
@@ -16,8 +16,6 @@ const SEGMENT_PREFIX: &str = "segment-";
 const UNFINISHED: &str = "unfinished";
 /// The lock of the writer.
 const LOCK: &str = "lock";
-
-const FILL_BYTES: usize = 1 << 20;
 
 /// A directory with the segments of a log.
 #[derive(Debug)]
@@ -98,13 +96,7 @@ impl Dir {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).capacity(bytes);
         let file = options.open(path)?;
-        let zeros = Buffer::zeroed(FILL_BYTES);
-        let mut left = bytes;
-        while left > 0 {
-            let size = left.min(FILL_BYTES as u64);
-            file.append(&zeros[..size as usize])?;
-            left -= size;
-        }
+        file::fill(&file, bytes)?;
         Ok(file.close()?)
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod device;
 pub mod dir;
+pub mod file;
 pub mod memory;
 
 use crate::error::Result;

@@ -229,6 +229,9 @@ pub fn style(path: &str, iodepth: usize) -> Style {
         (Route::BufferedBatch { iodepth }, 8),
         (Route::GatheredTasks { iodepth }, 6),
         (Route::Tasks { iodepth }, 2),
+        (Route::WriteAhead, 1),
+        (Route::WriteAheadBatch { iodepth }, 5),
+        (Route::WriteAheadTasks { iodepth }, 9),
         (Route::Queue { iodepth }, if iodepth < DEEP { 9 } else { 7 }),
     ];
     Style(styles.iter().find(|(route, _)| route.name() == path).map_or(0, |(_, style)| *style))

@@ -1,0 +1,192 @@
+//! A log of `dioxide-log` in segments without names, as the other scratch files of a bench.
+
+use super::place::RunFile;
+use super::queued::Finished;
+use crate::interrupt;
+use anyhow::{Context, Result};
+use dioxide::{Buffer, OpenOptions};
+use dioxide_log::storage::file::FileSegment;
+use dioxide_log::storage::{Segment, Storage};
+use dioxide_log::{Log, LogOptions, LogView, Lsn};
+use futures::future::BoxFuture;
+use std::io::{self, Write};
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// The default of the library.
+const SEGMENT_BYTES_MAX: u64 = 16 << 20;
+/// A frame without its payload, and the padding behind it.
+const FRAME_BYTES_MAX: u64 = 24 + 7;
+/// The log is also filled in records of this part of a segment.
+const FILL_PARTS: u64 = 4;
+const COPY_BYTES: usize = 1 << 20;
+
+/// The files of a run.
+#[derive(Debug)]
+struct Files {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Files that are not yet segments.
+    empty: Vec<RunFile>,
+    /// Segments, and their files, which vanish later.
+    used: Vec<(Arc<dyn Segment>, RunFile)>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.used.iter().map(|(segment, _)| segment.path())).finish()
+    }
+}
+
+impl Files {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn failed(error: impl Into<anyhow::Error>) -> dioxide_log::Error {
+    let error = Arc::new(io::Error::other(format!("{:#}", error.into())));
+    dioxide_log::Error::System { action: "create", path: "a segment".into(), error }
+}
+
+impl Storage for Files {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn segments(&self) -> dioxide_log::Result<Vec<Arc<dyn Segment>>> {
+        Ok(self.state().used.iter().map(|(segment, _)| segment.clone()).collect())
+    }
+
+    fn create(&self, bytes: u64) -> dioxide_log::Result<Arc<dyn Segment>> {
+        let ground = self.state().empty.pop();
+        let ground = ground.ok_or_else(|| failed(io::Error::from(io::ErrorKind::StorageFull)))?;
+        let mut options = OpenOptions::new();
+        options.write(true).capacity(bytes);
+        let file = ground.open_with(&options)?;
+        let path = format!("segment {}", self.state().used.len());
+        let segment: Arc<dyn Segment> =
+            Arc::new(FileSegment::fill(&file, Path::new(&path), bytes)?);
+        self.state().used.push((segment.clone(), ground));
+        Ok(segment)
+    }
+
+    fn remove(&self, segment: &dyn Segment) -> dioxide_log::Result<()> {
+        self.state().used.retain(|(used, _)| used.path() != segment.path());
+        Ok(())
+    }
+}
+
+/// The size of segments, and how many a log of records of this size needs.
+pub fn segments(log_bytes: u64, record_bytes_min: u64) -> (u64, usize) {
+    let segment_bytes =
+        (log_bytes / 8).next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+    let with_frames = log_bytes + log_bytes.div_ceil(record_bytes_min) * FRAME_BYTES_MAX;
+    // The end of each is lost, and one is ahead.
+    (segment_bytes, (with_frames / (segment_bytes / 2)) as usize + 2)
+}
+
+/// A log on the files of a run.
+pub struct WriteAhead {
+    files: Arc<Files>,
+    log: Log,
+    /// The first record of the run.
+    first: Lsn,
+}
+
+impl WriteAhead {
+    /// A log in these empty files. With `is_recycled` all of them have been used before.
+    pub fn open(empty: Vec<RunFile>, segment_bytes: u64, is_recycled: bool) -> Result<Self> {
+        let count = empty.len();
+        let state = Mutex::new(State { empty, ..State::default() });
+        let files = Arc::new(Files { path: "the log".into(), state });
+        let options = LogOptions::new().segment_bytes(segment_bytes).spare_segments(count);
+        let log = options.open_storage(files.clone())?;
+        if is_recycled {
+            let record = vec![0xA5; (segment_bytes / FILL_PARTS) as usize];
+            while log.stats().segments < count as u64 {
+                interrupt::check()?;
+                log.append(&record)?;
+            }
+            log.truncate_front(log.next_lsn())?;
+        }
+        Ok(Self { files, first: log.next_lsn(), log })
+    }
+
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Appends a record, and returns its offset if each had the length `unit`.
+    pub fn append(&self, record: &[u8], unit: u64) -> Result<u64> {
+        Ok((self.log.append(record)?.0 - self.first.0) * unit)
+    }
+
+    /// As [`append`](Self::append), as a future.
+    pub fn append_async(
+        &self,
+        block: Buffer,
+        len: usize,
+        unit: u64,
+        tag: u64,
+    ) -> BoxFuture<'static, Finished> {
+        let (append, first) = (self.log.append_async(&block[..len]), self.first);
+        Box::pin(async move {
+            let result = append.await.map(|lsn| (lsn.0 - first.0) * unit).map_err(Into::into);
+            Finished { tag, result, buffer: block, is_append: true }
+        })
+    }
+
+    /// Closes the log, and copies the records of the run to a file, each padded to a multiple of
+    /// `unit` bytes.
+    pub fn copy_to(self, ground: &RunFile, unit: u64) -> Result<()> {
+        let Self { files, log, first } = self;
+        log.close()?;
+        // Its files vanish with `files`.
+        let view = LogView::of(files.clone()).context("read the log back")?;
+        let file = ground.open_cached()?;
+        let mut out = io::BufWriter::with_capacity(COPY_BYTES, &file);
+        let mut gap = 0;
+        for record in view.iter_from(first) {
+            interrupt::check()?;
+            let (_, record) = record?;
+            out.write_all(&vec![0; gap])?;
+            out.write_all(&record)?;
+            gap = (record.len() as u64).next_multiple_of(unit) as usize - record.len();
+        }
+        out.flush()?;
+        drop(out);
+        Ok(file.sync_all()?)
+    }
+}
+
+/// Records that one thread appends at once.
+#[derive(Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Batch {
+    pub fn push(&mut self, record: &[u8]) {
+        self.bytes.extend_from_slice(record);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Appends the batch, and empties it.
+    pub fn append_to(&mut self, log: &Log) -> Result<()> {
+        let starts = iter::once(0).chain(self.ends.iter().copied());
+        let ranges = starts.zip(&self.ends);
+        let records: Vec<&[u8]> = ranges.map(|(start, end)| &self.bytes[start..*end]).collect();
+        log.append_all(&records)?;
+        self.bytes.clear();
+        self.ends.clear();
+        Ok(())
+    }
+}
