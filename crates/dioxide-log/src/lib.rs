@@ -23,6 +23,7 @@
 //! along the frames by a `cursor`.
 
 #![deny(unsafe_code)]
+#![cfg_attr(fuzzing, allow(missing_docs))]
 
 mod batch;
 mod cursor;
@@ -42,6 +43,13 @@ mod ticket;
 mod view;
 mod window;
 mod writer;
+
+/// The format, for `fuzz/`.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    pub use crate::format::frame::{Flags, Frame, Home, Kind, checksum_of, frame_bytes};
+    pub use crate::format::header::{Found, Header};
+}
 
 pub use dioxide::Durability;
 pub use error::{Error, Result};

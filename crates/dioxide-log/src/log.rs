@@ -207,7 +207,8 @@ impl Log {
     }
 
     /// As [`append`](Self::append), for a task. The record is in the log when this returns; the
-    /// future waits until it is acknowledged. A thread of the log writes it.
+    /// future waits until it is acknowledged. A thread of the log writes it, and wakes the task. A
+    /// waker must not call what waits for the log, such as `append` or `close`; dropping it is fine.
     pub fn append_async(&self, record: &[u8]) -> Append {
         let pushed = self.writer().submit(record).map(|pushed| (pushed.first, pushed.ticket));
         Append { pushed: Some(pushed), waker: None }
@@ -252,7 +253,8 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// As [`append`](Self::append). It works also while the log is full.
+    /// As [`append`](Self::append). While the log is full, it works as long as it frees a segment,
+    /// and some dozen times without.
     pub fn truncate_front(&self, lsn: Lsn) -> Result<()> {
         self.writer().truncate_front(lsn)
     }

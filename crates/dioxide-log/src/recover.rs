@@ -304,6 +304,11 @@ fn search(
     Ok(())
 }
 
+/// Whether a writer works beside a view: frames follow where there was none before.
+fn has_grown(last: &Member, end: u64) -> Result<bool> {
+    Ok(scan(last)?.scan.end() > end)
+}
+
 /// Returns the valid frames behind the end of the last segment. Fails if one of them shows that the
 /// frame at the end was stable once.
 fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
@@ -312,7 +317,7 @@ fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
     let behind = Search { log: header.log, life, bytes: header.segment_bytes };
     let mut remnants = Vec::new();
     search(&behind, last.segment.as_ref(), end..header.segment_bytes, |remnant| {
-        if remnant.stable && remnant.offset > end {
+        if remnant.stable && remnant.offset > end && !has_grown(last, end)? {
             let at = remnant.offset;
             let reason =
                 format!("no valid frame, but it was stable when the one at {at} was written");
@@ -341,6 +346,9 @@ fn look_for_later(last: &Member, segment: &dyn Segment, open_end: Option<u64>) -
         return Ok(());
     }
     if let Some(end) = open_end {
+        if has_grown(last, end)? {
+            return Ok(());
+        }
         let path = segment.path().display();
         let reason = format!("no valid frame, but {path} has frames of a later segment");
         return Err(Error::corrupt(last.segment.path(), end, reason));

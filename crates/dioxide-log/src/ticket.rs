@@ -48,9 +48,14 @@ impl Ticket {
         }
     }
 
-    /// Gives the lead to the thread that waits as the likely leader.
-    pub fn lead(&self) {
+    /// Gives the lead to the thread that waits as the likely leader. The caller has the lock of
+    /// the log, as for [`decide`](Self::decide): the thread gets the lead or an outcome.
+    pub fn give_lead(&self) {
         self.leader.store(LEAD, Release);
+    }
+
+    /// Wakes the thread that got the lead.
+    pub fn wake_leader(&self) {
         atomic_wait::wake_one(&self.leader);
     }
 
@@ -94,8 +99,10 @@ impl Ticket {
 
     /// Forgets the waker of a task that waits no longer.
     pub fn forget(&self, place: usize) {
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waker) = wakers.get_mut(place) {
+        // Without a wait, as in a child of a fork there may be no thread to unlock.
+        if let Ok(mut wakers) = self.wakers.try_lock()
+            && let Some(waker) = wakers.get_mut(place)
+        {
             *waker = None;
         }
     }

@@ -326,7 +326,7 @@ impl Writer {
 
     /// Completes the segment, if another is free to follow.
     fn end_segment<'a>(&'a self, mut state: Guard<'a>) -> Result<Guard<'a>> {
-        let attempts = state.pool.attempts;
+        let (attempts, number) = (state.pool.attempts, state.batch.header().number);
         while state.pool.free.is_empty() {
             if state.pool.attempts > attempts
                 && let Some(error) = &state.pool.error
@@ -337,10 +337,12 @@ impl Writer {
             self.pool.notify_one();
             state = self.wait(&self.room, state);
             state.check()?;
+            if state.batch.ended() || state.batch.header().number != number {
+                // Another thread ended it. The next one may have room.
+                return Ok(state);
+            }
         }
-        if !state.batch.ended() {
-            self.end(&mut state);
-        }
+        self.end(&mut state);
         Ok(state)
     }
 
@@ -457,7 +459,10 @@ impl Writer {
 
         let mut state = self.lock();
         state.in_flight = None;
-        state.buffers.push(batch.into_buffer());
+        let buffer = batch.into_buffer();
+        if buffer.len() as u64 <= (2 * self.options.batch_bytes).max(BUFFER_BYTES as u64) {
+            state.buffers.push(buffer);
+        }
         let waiting = match &result {
             Ok(()) => self.on_written(&mut state, progress),
             Err(error) => self.fail(&mut state, error.clone()),
@@ -468,7 +473,7 @@ impl Writer {
         drop(state);
         self.room.notify_all();
         if let Some(next) = successor {
-            next.lead();
+            next.wake_leader();
         }
         ticket.wake();
         waiting.wake();
@@ -571,6 +576,7 @@ impl Writer {
             return None;
         }
         if state.has_leader {
+            state.ticket.give_lead();
             return Some(state.ticket.clone());
         }
         match state.has_driver {
@@ -586,6 +592,7 @@ impl Writer {
     pub fn sync(self: &Arc<Self>) -> Result<()> {
         loop {
             let state = self.settle(self.lock())?;
+            state.check_failure()?;
             let (written, truncations) = (state.written, self.truncations.load(Relaxed));
             if state.stable.frames == written.frames {
                 return Ok(());
@@ -602,6 +609,8 @@ impl Writer {
                 waiting.wake();
                 return Err(error);
             }
+            // Another flush may have failed, and reported what this one does not.
+            state.check_failure()?;
             if self.truncations.load(Relaxed) != truncations {
                 continue;
             }
@@ -836,7 +845,11 @@ impl Writer {
 
     /// Forgets the task of a follower that waits no longer.
     pub fn forget(&self, follower: u64) {
-        self.lock().followers.remove(&follower);
+        // Without a wait: in a child of a fork, no thread may be there to unlock. The task is woken
+        // in vain then.
+        if let Ok(mut state) = self.state.try_lock() {
+            state.followers.remove(&follower);
+        }
     }
 
     /// Waits until a record is acknowledged.

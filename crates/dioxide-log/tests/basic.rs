@@ -207,3 +207,22 @@ fn threads_go_on_behind_the_end_of_a_segment() {
     assert_eq!(log.next_lsn(), Lsn(2001));
     assert!(log.stats().segments > 90);
 }
+
+/// Each thread that waited for a segment ended the next one, which was almost empty.
+#[test]
+fn threads_that_wait_for_a_segment_share_it() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().segment_bytes(1 << 20).open(dir.path()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..64 {
+            let log = &log;
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    log.append(&[thread; 8000]).unwrap();
+                }
+            });
+        }
+    });
+    // The records fill 9.8 MiB.
+    assert!(log.stats().segments <= 11, "{:?}", log.stats());
+}

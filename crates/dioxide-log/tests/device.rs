@@ -149,8 +149,31 @@ fn a_log_without_its_first_header_is_found(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// The device did not open any more, and a directory did.
+fn an_interrupted_creation_is_repeated(dir: TestDir) -> TrialResult {
+    let disk = disk(&dir, 64 << 20)?;
+    options().open(disk.path())?.close()?;
+    let mut header = [0; 4096];
+    File::open(disk.path())?.read_exact_at(&mut header, 0)?;
+    for sectors in [0..0, 0..1, 7..8, 0..7, 1..8] {
+        erase(disk.path(), None)?;
+        let part = sectors.start * 512..sectors.end * 512;
+        let file = OpenOptions::new().write(true).open(disk.path())?;
+        file.write_all_at(&header[part.clone()], part.start as u64)?;
+        let log = options().open(disk.path())?;
+        assert!(records(&log).is_empty() && !log.report().closed);
+        log.close()?;
+    }
+    Ok(())
+}
+
 fn trials() -> Vec<Trial> {
     vec![
+        lab_trial(
+            "an_interrupted_creation_is_repeated",
+            Fs::Ext4,
+            an_interrupted_creation_is_repeated,
+        ),
         lab_trial("a_full_device_works_again", Fs::Ext4, a_full_device_works_again),
         lab_trial(
             "a_log_without_its_first_header_is_found",

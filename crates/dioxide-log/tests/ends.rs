@@ -176,3 +176,17 @@ fn a_follower_is_remembered_once() {
     log.append(b"a record").unwrap();
     assert_eq!(Arc::strong_count(&held), 2, "nothing was woken");
 }
+
+/// The kernel reports a failed flush once, so the second one succeeded.
+#[test]
+fn no_sync_succeeds_after_one_that_failed() {
+    let disk = Memory::default();
+    let options = small().durability(Durability::OnSync);
+    let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+    log.append(b"a record").unwrap();
+    disk.set_faults(Faults { failed_call: Some(disk.calls() + 1), ..Faults::default() });
+    assert!(matches!(log.sync(), Err(Error::System { .. })));
+    assert!(matches!(log.sync(), Err(Error::Failed(_))));
+    assert_eq!(log.stable_lsn(), Lsn(1));
+    assert!(log.close().is_err());
+}

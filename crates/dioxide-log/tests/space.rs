@@ -21,9 +21,9 @@ fn disk(segments_max: usize) -> Memory {
 }
 
 /// Appends until the log is full.
-fn fill(log: &Log) {
+fn fill(log: &Log, record_bytes: usize) {
     let error = loop {
-        if let Err(error) = log.append(&[1; 5000]) {
+        if let Err(error) = log.append(&vec![1; record_bytes]) {
             break error;
         }
     };
@@ -35,7 +35,7 @@ fn a_full_log_works_again_after_its_front_was_truncated() {
     let disk = disk(3);
     let log = options().open_storage(Arc::new(disk.clone())).unwrap();
     for _ in 0..3 {
-        fill(&log);
+        fill(&log, 5000);
         // Many truncations that free nothing fit as well.
         for _ in 0..50 {
             log.truncate_front(log.first_lsn().next()).unwrap();
@@ -62,34 +62,29 @@ fn old_segments_are_freed_by_size_and_used_again() {
     }
     assert!(log.first_lsn() > Lsn(1500));
     let stats = log.stats();
-    assert!(stats.segments_created < 15 && stats.segments_freed > 25, "{stats:?}");
-    assert!(disk.names().len() < 12);
+    assert!(stats.segments_freed > 25, "{stats:?}");
+    assert!(stats.segments_created < stats.segments_freed + stats.segments, "{stats:?}");
+    // Four in use, and four to spare.
+    while disk.names().len() > 8 {
+        std::thread::yield_now();
+    }
 }
 
 /// Truncations that free nothing used up the room of those that do, and then no call worked.
 #[test]
 fn a_full_log_takes_a_front_after_any_number_of_others() {
     let log = options().open_storage(Arc::new(disk(3))).unwrap();
-    fill(&log);
+    fill(&log, 20);
     let mut refused = 0;
-    for lsn in 2..20 {
-        for _ in 0..20 {
-            refused += u32::from(log.truncate_front(Lsn(lsn)).is_err());
-            let back = log.next_lsn().0 - 1;
-            if back > 25 {
-                refused += u32::from(log.truncate_back(Lsn(back)).is_err());
-            }
-        }
+    // The first segment has more than a thousand records.
+    for lsn in 2..500 {
+        refused += u32::from(log.truncate_front(Lsn(lsn)).is_err());
+        refused += u32::from(log.truncate_back(Lsn(log.next_lsn().0 - 1)).is_err());
     }
-    for lsn in 20..25 {
-        for _ in 0..100 {
-            refused += u32::from(log.truncate_front(Lsn(lsn)).is_err());
-        }
-    }
+    assert!(refused > 500, "the reserve is used up");
     log.truncate_front(log.next_lsn()).unwrap();
     log.append(b"there is room").unwrap();
     log.close().unwrap();
-    assert!(refused < 1000);
 }
 
 /// The first LSN of a segment is above its records after a truncation of the back.

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 
 type Numbered = Vec<(Lsn, Vec<u8>)>;
 
@@ -151,6 +153,29 @@ fn a_view_beside_a_writer_has_all_that_was_acknowledged() {
                 Err(Error::Missing { .. }) if next == Lsn::FIRST => {}
                 Err(error) => panic!("{error}"),
             }
+        }
+    });
+}
+
+/// The writer went on between the reads of the last segment, which then looked damaged.
+#[test]
+fn a_view_of_a_long_log_is_never_corrupt_beside_its_writer() {
+    let disk = Memory::default();
+    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+    for _ in 0..200 {
+        log.append(&[1; 30_000]).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                log.append(b"a record").unwrap();
+            }
+        });
+        let views: Vec<_> = (0..5).map(|_| LogView::of(Arc::new(disk.clone()))).collect();
+        stop.store(true, Relaxed);
+        for view in views {
+            assert!(view.unwrap().next_lsn() > Lsn(200));
         }
     });
 }

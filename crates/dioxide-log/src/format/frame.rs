@@ -30,7 +30,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Record, Self::End, Self::Front, Self::Back, Self::Closed];
+    /// All meanings.
+    pub const ALL: [Self; 5] = [Self::Record, Self::End, Self::Front, Self::Back, Self::Closed];
 }
 
 /// Facts about a frame and its neighbours.

@@ -5,7 +5,7 @@ use crate::lsn::Lsn;
 
 const MAGIC: [u8; 8] = *b"DIOXLOG\0";
 const VERSION: u32 = 1;
-const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
+pub const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
 /// The first block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use super::file::{FileSegment, Files};
 use super::{Segment, Storage};
 use crate::error::{Error, Result};
-use crate::format::header::{Found, Header, may_be_header};
+use crate::format::header::{CHECKSUM_AT, Found, Header, may_be_header};
 use crate::format::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use dioxide::{Buffer, ErrorKind, File, OpenOptions};
 use std::collections::BTreeSet;
@@ -91,6 +91,7 @@ impl Device {
             // An older log may have headers behind.
             false => None,
         };
+        let content = content.filter(|_| !is_torn_creation(&first));
         if let (Some(at), None) = (content, found) {
             let reason = "neither a log nor zeros, which a new log needs in the first MiB";
             return Err(Error::corrupt(path, at as u64, reason));
@@ -125,6 +126,13 @@ impl Device {
         }
         Ok(self.files.stable.sync_data()?)
     }
+}
+
+/// Whether the creation of a log was interrupted: only a part of its first header is there.
+fn is_torn_creation(first: &[u8]) -> bool {
+    let (block, behind) = first.split_at((BLOCK_BYTES as usize).min(first.len()));
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    is_zero(behind) && (may_be_header(block) || is_zero(&block[..CHECKSUM_AT]))
 }
 
 /// The offsets of the first two segments, for every size of segments.
