@@ -1,17 +1,21 @@
-//! A log on a block device.
+//! A log on real media: on a block device, and by a process that is killed.
 
 use dioxide_log::{Error, Log, LogOptions, LogView, Lsn};
+use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trial};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 const SEGMENT_BYTES: u64 = 256 << 10;
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn options() -> LogOptions {
     LogOptions::new().segment_bytes(SEGMENT_BYTES)
@@ -167,8 +171,62 @@ fn an_interrupted_creation_is_repeated(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Threads that append and truncate for ever. Each acknowledgement is an LSN, the number of its
+/// thread, and 1 for a truncation of the front to it.
+fn append_for_ever(acks: &Acks, args: &[String]) {
+    let log = options().open(&args[0]).expect("it opens");
+    thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let log = &log;
+            scope.spawn(move || {
+                for number in 0u64.. {
+                    let record = [thread, number].map(u64::to_le_bytes).concat().repeat(40);
+                    let lsn = log.append(&record).expect("it is appended");
+                    acks.send([lsn.0, thread, 0]);
+                    if thread == 0 && number % 50 == 49 {
+                        let front = lsn.0.saturating_sub(200);
+                        log.truncate_front(Lsn(front)).expect("it is truncated");
+                        acks.send([front, thread, 1]);
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn a_killed_process_loses_nothing_acknowledged(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let mut next = 1;
+    for round in 0..5 {
+        let mut child = child::spawn("append", &[path.to_str().expect("a name")])?;
+        child.wait_for_acks(500 * (round + 1), LIMIT)?;
+        let acks = child.kill_9()?;
+        let log = options().open(&path)?;
+        assert!(!log.report().closed);
+        let first = log.first_lsn();
+        let fronts = acks.iter().filter(|ack| ack[2] == 1).map(|ack| ack[0]);
+        assert!(first.0 >= fronts.max().unwrap_or(1));
+        // A truncation may have been in flight.
+        for [lsn, thread, front] in acks {
+            if front == 0 && lsn >= first.0 {
+                assert!(lsn >= next, "{lsn} was given twice");
+                let record = log.read(Lsn(lsn))?.ok_or("an acknowledged record is lost")?;
+                assert_eq!(record[..8], thread.to_le_bytes());
+                assert_eq!(record, record[..16].repeat(40));
+            }
+        }
+        next = log.next_lsn().0;
+        log.close()?;
+    }
+    Ok(())
+}
+
 fn trials() -> Vec<Trial> {
-    vec![
+    let killed = lab_trials(
+        "a_killed_process_loses_nothing_acknowledged",
+        a_killed_process_loses_nothing_acknowledged,
+    );
+    let on_devices = vec![
         lab_trial(
             "an_interrupted_creation_is_repeated",
             Fs::Ext4,
@@ -188,9 +246,10 @@ fn trials() -> Vec<Trial> {
             Fs::Ext4,
             the_ring_of_segments_is_used_again,
         ),
-    ]
+    ];
+    on_devices.into_iter().chain(killed).collect()
 }
 
 fn main() -> ExitCode {
-    dioxide_testkit::run(&[], trials)
+    dioxide_testkit::run(&[("append", append_for_ever)], trials)
 }
