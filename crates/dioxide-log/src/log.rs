@@ -208,7 +208,7 @@ impl Log {
 
     /// As [`append`](Self::append), for a task. The record is in the log when this returns; the
     /// future waits until it is acknowledged. A thread of the log writes it, and wakes the task. A
-    /// waker must not call what waits for the log, such as `append` or `close`; dropping it is fine.
+    /// waker must not call what waits for the log, as `append` and `close` do. It may drop the log.
     pub fn append_async(&self, record: &[u8]) -> Append {
         let pushed = self.writer().submit(record).map(|pushed| (pushed.first, pushed.ticket));
         Append { pushed: Some(pushed), waker: None }

@@ -107,3 +107,22 @@ impl Ticket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flush failed after the lead was given. The thread did not take it, and all others waited.
+    #[test]
+    fn a_lead_is_taken_even_if_the_batch_has_failed() {
+        let ticket = Ticket::default();
+        ticket.give_lead();
+        ticket.decide(Err(Error::Closed));
+        ticket.wake();
+        assert_eq!((ticket.wait(true), ticket.wait(false)), (Turn::Lead, Turn::Done));
+        let failed = Ticket::default();
+        failed.decide(Err(Error::Closed));
+        failed.wake();
+        assert_eq!((failed.wait(true), failed.wait(false)), (Turn::Done, Turn::Done));
+    }
+}

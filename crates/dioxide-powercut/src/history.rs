@@ -109,6 +109,9 @@ impl History {
             // Before the recycle completes the old life may still be there, whole.
             Act::Recycle(_) => self.floor = 0,
             Act::Begin { .. } | Act::Stable { .. } => unreachable!("of the files of a log"),
+            Act::LogAppend { .. } | Act::Logged { .. } | Act::Front(_) | Act::WasFront(_) => {
+                unreachable!("of a log in segments")
+            }
             Act::WasRecycled(life) => {
                 self.life = life;
                 self.ceiling = 0;

@@ -6,6 +6,7 @@
 //! - [`shared`]: workloads of plain programs with one flush for many files.
 //! - [`commits`]: forces commits of the journal between the steps of a growth.
 //! - [`blocks`]: compares these files with their marks.
+//! - [`write_ahead`]: logs of `dioxide-log`.
 //! - [`mark`]: a workload's marks.
 //! - [`history`]: the records that must, may and must not survive a power cut.
 //! - [`check`]: compares files with their history.
@@ -21,6 +22,7 @@ pub mod mark;
 pub mod recording;
 pub mod shared;
 pub mod workload;
+pub mod write_ahead;
 
 use dioxide_testkit::child::Scenario;
 

@@ -38,6 +38,27 @@ pub enum Act {
         /// Counts from 1.
         version: u64,
     },
+    /// An atomic batch of records of this many bytes each is given to a log
+    /// ([`write_ahead`](crate::write_ahead)).
+    LogAppend {
+        /// The first. The others have the next numbers.
+        first: Name,
+        /// The number of records.
+        count: u64,
+        /// The length of each.
+        bytes: u64,
+    },
+    /// The batch is stable in its log.
+    Logged {
+        /// As above.
+        first: Name,
+        /// The LSN of the first record.
+        lsn: u64,
+    },
+    /// The truncation of the front of a log to this LSN begins.
+    Front(u64),
+    /// The front of a log has been truncated to this LSN.
+    WasFront(u64),
     /// This version of a block is stable.
     Stable {
         /// As above.
@@ -71,6 +92,10 @@ impl Mark {
             Act::AppendFrame(record, bytes) => (7, name(record), bytes, 0),
             Act::Begin { block, version } => (8, block, version, 0),
             Act::Stable { block, version } => (9, block, version, 0),
+            Act::LogAppend { first, count, bytes } => (10, name(first), count, bytes),
+            Act::Logged { first, lsn } => (11, name(first), lsn, 0),
+            Act::Front(lsn) => (12, lsn, 0, 0),
+            Act::WasFront(lsn) => (13, lsn, 0, 0),
         };
         [kind | self.file << 8, first, second, third]
     }
@@ -93,6 +118,10 @@ impl Mark {
             7 => Act::AppendFrame(record, second),
             8 => Act::Begin { block: first, version: second },
             9 => Act::Stable { block: first, version: second },
+            10 => Act::LogAppend { first: record, count: second, bytes: third },
+            11 => Act::Logged { first: record, lsn: second },
+            12 => Act::Front(first),
+            13 => Act::WasFront(first),
             kind => panic!("no mark is of kind {kind}"),
         };
         Mark { file: head >> 8, act }
@@ -117,6 +146,10 @@ mod tests {
             Act::WasRecycled(3),
             Act::Begin { block: 1 << 40, version: 7 },
             Act::Stable { block: 1 << 40, version: 7 },
+            Act::LogAppend { first: record, count: 3, bytes: 1 << 40 },
+            Act::Logged { first: record, lsn: 1 << 60 },
+            Act::Front(1 << 60),
+            Act::WasFront(1 << 60),
         ];
         for act in acts {
             let mark = Mark { file: 1, act };

@@ -6,6 +6,7 @@ use crate::history::History;
 use crate::mark::{Act, Mark};
 use crate::shared::Cgroups;
 use crate::workload::{SCENARIO, Workload};
+use crate::write_ahead::WriteAhead;
 use dioxide_testkit::child;
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::Fs;
@@ -159,7 +160,9 @@ impl Recording {
 
     /// The number of records that were acknowledged as durable.
     pub fn durable(&self) -> usize {
-        let is_durable = |mark: &Mark| matches!(mark.act, Act::Durable(..) | Act::Stable { .. });
+        let is_durable = |mark: &Mark| {
+            matches!(mark.act, Act::Durable(..) | Act::Stable { .. } | Act::Logged { .. })
+        };
         self.marks.iter().filter(|(_, mark)| is_durable(mark)).count()
     }
 
@@ -231,8 +234,19 @@ impl Recording {
     fn expected(&self, cut: u64) -> Expected {
         let marked = self.marks.partition_point(|(place, _)| *place < cut);
         let (before, after) = self.marks.split_at(marked);
-        if matches!(self.marks.first(), Some((_, Mark { act: Act::Begin { .. }, .. }))) {
-            return Expected::Blocks(Blocks::of(before.iter().map(|(_, mark)| mark)));
+        let last = self.marks.iter().map(|(_, mark)| mark.file).max().unwrap_or(0);
+        match self.marks.first().map(|(_, mark)| mark.act) {
+            Some(Act::Begin { .. }) => {
+                return Expected::Blocks(Blocks::of(before.iter().map(|(_, mark)| mark)));
+            }
+            Some(Act::LogAppend { .. }) => {
+                let of = |file| {
+                    let acts = before.iter().filter(|(_, mark)| mark.file == file);
+                    WriteAhead::of(acts.map(|(_, mark)| mark.act))
+                };
+                return Expected::WriteAhead((0..=last).map(of).collect());
+            }
+            _ => {}
         }
         let history = |file| {
             let of_file = |mark: &&(u64, Mark)| mark.1.file == file;
@@ -241,8 +255,7 @@ impl Recording {
             };
             History::foreseeing(acts(before), acts(after))
         };
-        let last = self.marks.iter().map(|(_, mark)| mark.file).max();
-        Expected::Logs((0..=last.unwrap_or(0)).map(history).collect())
+        Expected::Logs((0..=last).map(history).collect())
     }
 
     /// Whether it rewrites its last blocks repeatedly, so that torn writes matter.
@@ -255,6 +268,7 @@ impl Recording {
 enum Expected {
     Logs(Vec<History>),
     Blocks(Blocks),
+    WriteAhead(Vec<WriteAhead>),
 }
 
 impl Expected {
@@ -263,6 +277,7 @@ impl Expected {
         match self {
             Self::Logs(histories) => histories.iter().map(History::kept).sum(),
             Self::Blocks(blocks) => blocks.kept(),
+            Self::WriteAhead(logs) => logs.iter().map(WriteAhead::kept).sum(),
         }
     }
 
@@ -275,6 +290,10 @@ impl Expected {
                 Ok(losses?.concat())
             }
             Self::Blocks(blocks) => blocks.check(dir),
+            Self::WriteAhead(logs) => {
+                let losses = (0..).zip(logs).map(|(file, log)| log.check(dir, file));
+                Ok(losses.collect::<io::Result<Vec<_>>>()?.concat())
+            }
         }
     }
 }

@@ -6,6 +6,8 @@ mod files;
 
 use crate::mark::{Act, Mark, Name};
 use crate::shared::{Flush, Play, Scheme, Space};
+use crate::write_ahead;
+use crate::write_ahead::Acknowledged::{OnReturn, OnSync, Unsynced};
 use crate::{BLOCK, SECTOR};
 use dioxide::{Buffer, Durability, File, Growth, OpenOptions, Queue, Tail};
 use dioxide_testkit::child::Acks;
@@ -119,6 +121,8 @@ pub const WORKLOADS: &[Workload] = &[
     on_all("files-zeroed", where_zeros_grow, files::append_zeroed),
     on_all("growth-steps", with_an_ordered_journal, files::append_between_commits),
     on_all("growth-steps-zeroed", with_an_ordered_journal, files::append_zeroed_between_commits),
+    honest("write-ahead", everywhere, |player| write_ahead::append(player, OnReturn)),
+    honest("write-ahead-sync", everywhere, |player| write_ahead::append(player, OnSync)),
     shared("blocks", Space::Unwritten, Flush::Dioxide),
     shared("blocks-zeroed", Space::Zeros, Flush::Dioxide),
     shared("plain-own-flush", Space::Unwritten, Flush::OwnFile),
@@ -130,6 +134,12 @@ pub const WORKLOADS: &[Workload] = &[
 
 /// The control: reports records as durable that were never flushed.
 pub const UNSYNCED: Workload = control(honest("unsynced", everywhere, append_unsynced));
+
+/// The same for a log.
+pub const WRITE_AHEAD_UNSYNCED: Workload =
+    control(honest("write-ahead-unsynced", everywhere, |player| {
+        write_ahead::append(player, Unsynced)
+    }));
 
 /// Another control, without dioxide: each record rewrites the last block, with zeros first.
 pub const ZEROS_IN_FRONT: Workload =
@@ -147,8 +157,14 @@ pub const CLEAN_FILE_AFTER_GROWTH: Workload =
     control(shared("plain-growth-clean-file", Space::NewZeros, Flush::CleanFile));
 
 /// All workloads that must lose.
-pub const CONTROLS: &[Workload] =
-    &[UNSYNCED, ZEROS_IN_FRONT, UNFLUSHED, CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH];
+pub const CONTROLS: &[Workload] = &[
+    UNSYNCED,
+    WRITE_AHEAD_UNSYNCED,
+    ZEROS_IN_FRONT,
+    UNFLUSHED,
+    CLEAN_FILE,
+    CLEAN_FILE_AFTER_GROWTH,
+];
 
 /// Workloads that lose rarely, or by a fault of the kernel. They run only by their names.
 pub const ON_REQUEST: &[Workload] = &[
@@ -197,12 +213,12 @@ pub fn play(_acks: &Acks, args: &[String]) {
 }
 
 /// The context of a workload on one of the files.
-struct Player<'a> {
-    dir: &'a Path,
+pub(crate) struct Player<'a> {
+    pub dir: &'a Path,
     marks: &'a Marks,
-    file: u64,
+    pub file: u64,
     seed: u64,
-    records: u64,
+    pub records: u64,
     /// The largest step of growth in bytes; `None` draws one.
     growth_cap: Option<u64>,
 }
@@ -213,7 +229,7 @@ impl Player<'_> {
     }
 
     /// Independent for each writer.
-    fn random(&self, writer: u64) -> Random {
+    pub fn random(&self, writer: u64) -> Random {
         Random::new(self.seed << 16 | self.file << 12 | writer)
     }
 
@@ -229,7 +245,7 @@ impl Player<'_> {
         self.options(durability, growth).open(self.path()).expect("it opens")
     }
 
-    fn mark(&self, act: Act) {
+    pub fn mark(&self, act: Act) {
         self.marks.send(Mark { file: self.file, act }.encode());
     }
 
@@ -265,7 +281,7 @@ impl Player<'_> {
     }
 
     /// Runs `work` in some threads, each with its number.
-    fn together(&self, work: impl Fn(u64) + Sync) {
+    pub fn together(&self, work: impl Fn(u64) + Sync) {
         let work = &work;
         thread::scope(|scope| {
             (0..THREADS_OF_A_FILE).for_each(|writer| {

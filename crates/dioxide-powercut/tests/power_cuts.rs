@@ -4,8 +4,8 @@
 use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
 use dioxide_powercut::workload::{
-    CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH, UNFLUSHED, UNSYNCED, WORKLOADS, Workload, ZEROS_IN_FRONT,
-    everywhere,
+    CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH, UNFLUSHED, UNSYNCED, WORKLOADS, WRITE_AHEAD_UNSYNCED,
+    Workload, ZEROS_IN_FRONT, everywhere,
 };
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{self, Fs};
@@ -58,6 +58,11 @@ fn lossy_cuts(plan: &Plan) -> std::io::Result<usize> {
 
 fn what_is_acknowledged_without_a_flush_is_lost(fs: Fs) -> TrialResult {
     assert!(lossy_cuts(&plan(fs, &UNSYNCED, Flushes::Kept))? > 0);
+    Ok(())
+}
+
+fn what_a_log_acknowledges_without_a_flush_is_lost(fs: Fs) -> TrialResult {
+    assert!(lossy_cuts(&plan(fs, &WRITE_AHEAD_UNSYNCED, Flushes::Kept))? > 0);
     Ok(())
 }
 
@@ -155,8 +160,8 @@ fn the_command_cuts_as_often_as_asked() -> TrialResult {
     let out = String::from_utf8(ran.stdout)?;
     assert!(ran.status.success(), "{out}");
     // Includes the power cuts of the controls.
-    assert!(out.contains("132 power cuts in"), "{out}");
-    assert_eq!(out.matches("control, must lose").count(), 6, "{out}");
+    assert!(out.contains("152 power cuts in"), "{out}");
+    assert_eq!(out.matches("control, must lose").count(), 7, "{out}");
     Ok(())
 }
 
@@ -200,6 +205,11 @@ fn trials() -> Vec<Trial> {
         "what_is_acknowledged_without_a_flush_is_lost",
         everywhere,
         what_is_acknowledged_without_a_flush_is_lost,
+    ));
+    trials.extend(fuse_trials_where(
+        "what_a_log_acknowledges_without_a_flush_is_lost",
+        everywhere,
+        what_a_log_acknowledges_without_a_flush_is_lost,
     ));
     trials.extend(fuse_trials_where(
         "what_a_disk_that_lies_about_flushes_was_given_is_lost",
