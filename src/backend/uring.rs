@@ -441,7 +441,17 @@ fn is_for_the_moment(error: &io::Error) -> bool {
 }
 
 fn outcome(entry: &cqueue::Entry) -> io::Result<u64> {
-    u64::try_from(entry.result()).map_err(|_| io::Error::from_raw_os_error(-entry.result()))
+    outcome_of(entry.result())
+}
+
+fn outcome_of(result: i32) -> io::Result<u64> {
+    let errno = match -result {
+        // The kernel cancels a request that waits for a worker when signals interrupt the start of
+        // one again and again (`io_should_retry_thread`). It did not run. Nothing else cancels.
+        libc::ECANCELED => libc::EINTR,
+        errno => errno,
+    };
+    u64::try_from(result).map_err(|_| io::Error::from_raw_os_error(errno))
 }
 
 /// The length that one call may move. The rest makes it a short transfer.
@@ -493,6 +503,15 @@ mod tests {
     fn push(ring: &mut Uring, id: u64, entry: squeue::Entry) {
         ring.make_room();
         ring.submit(&entry.user_data(id));
+    }
+
+    /// An append failed with ECANCELED in a storm of signals.
+    #[test]
+    fn a_request_that_got_no_worker_is_made_again() {
+        let kind = |result| outcome_of(result).unwrap_err().kind();
+        assert_eq!(kind(-libc::ECANCELED), io::ErrorKind::Interrupted);
+        assert_eq!(kind(-libc::ENOSPC), io::ErrorKind::StorageFull);
+        assert_eq!(outcome_of(4096).unwrap(), 4096);
     }
 
     /// The rest never completes by itself: the wait must not include it.
