@@ -1,15 +1,22 @@
 //! `dioxide log`: reads the logs of dioxide-log, and changes nothing.
 
 use crate::args::{self, RecordsAction};
+use crate::exit::say;
 use crate::interrupt;
 use crate::output;
 use crate::terminal::Terminal;
 use anyhow::{Result, anyhow};
-use dioxide_log::{Error, LogView, Lsn};
+use dioxide_log::{Error, LogReader, LogView, Lsn};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::time::Duration;
+
+/// The records before the end that `tail` begins with.
+const TAIL_RECORDS: u64 = 10;
+/// Interval of checking for Ctrl-C.
+const ATTENTION: Duration = Duration::from_millis(50);
 
 pub fn run(args: &args::Records) -> Result<()> {
     match &args.action {
@@ -20,15 +27,20 @@ pub fn run(args: &args::Records) -> Result<()> {
         }
         RecordsAction::Stat(stat) => print(&stat.path),
         RecordsAction::Dump(dump) => write_records(dump),
+        RecordsAction::Tail(tail) => follow(tail),
     }
 }
 
 fn view(path: &Path) -> Result<LogView> {
-    LogView::open(path).map_err(|error| match error {
+    LogView::open(path).map_err(without_advice)
+}
+
+fn without_advice(error: Error) -> anyhow::Error {
+    match error {
         // Its advice is for programs.
         Error::Missing { path } => anyhow!("{}: no log", path.display()),
         error => error.into(),
-    })
+    }
 }
 
 /// The facts about a log. The names are stable.
@@ -98,8 +110,41 @@ fn write_records(args: &args::LogDump) -> Result<()> {
     for record in view.iter_from(from).take(args.count.unwrap_or(usize::MAX)) {
         interrupt::check()?;
         let (lsn, content) = record?;
-        let line = Line { lsn: lsn.0, bytes: content.len(), hex: hex(&content) };
-        writeln!(out, "{}", serde_json::to_string(&line)?)?;
+        write_line(&mut out, lsn, &content)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn write_line(out: &mut impl Write, lsn: Lsn, content: &[u8]) -> Result<()> {
+    let line = Line { lsn: lsn.0, bytes: content.len(), hex: hex(content) };
+    Ok(writeln!(out, "{}", serde_json::to_string(&line)?)?)
+}
+
+fn follow(args: &args::LogTail) -> Result<()> {
+    let mut reader = LogReader::open(&args.path).map_err(without_advice)?;
+    let last = Lsn(reader.stable_lsn().0.saturating_sub(TAIL_RECORDS)).max(reader.first_lsn());
+    reader.seek(args.from.map_or(last, Lsn));
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut left = args.count.unwrap_or(u64::MAX);
+    let mut patience = Duration::ZERO;
+    while left > 0 {
+        interrupt::check()?;
+        let lsn = reader.lsn();
+        match reader.next_within(patience) {
+            Ok(Some(record)) => {
+                write_line(&mut out, record.lsn, record.payload)?;
+                (left, patience) = (left - 1, Duration::ZERO);
+            }
+            Ok(None) => {
+                out.flush()?;
+                patience = ATTENTION;
+            }
+            Err(Error::OutOfRange { first, .. }) if first > lsn => {
+                say(&format!("the records {lsn}..{} were removed", first.0 - 1));
+                reader.seek(first);
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(out.flush()?)
 }

@@ -873,6 +873,12 @@ fn a_log_is_checked_and_its_records_are_printed() {
     assert_eq!(stdout(&command("log dump PATH --from 20 --count 1")).trim_end(), twentieth);
     expect_refusal(&command("log dump PATH --from 10"), "LSN 10 is outside of the log");
 
+    let tail = command("log tail PATH --from 3 --count 11");
+    assert_eq!(stdout(&tail), stdout(&command("log dump PATH")));
+    assert!(stderr(&tail).contains("the records 3..10 were removed"), "{}", stderr(&tail));
+    let last = command("log tail PATH --count 10");
+    assert_eq!(stdout(&last), stdout(&command("log dump PATH --from 12")));
+
     let segments = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
     let first = segments.filter(|path| path.to_str().unwrap().contains("segment-")).min().unwrap();
     let mut content = fs::read(&first).unwrap();

@@ -126,6 +126,11 @@ impl Index {
         self.truncate_front(later.front);
     }
 
+    /// The segment of the lowest record. None if there is no record.
+    pub fn first_segment(&self) -> Option<u64> {
+        Some(self.runs.front()?.segment)
+    }
+
     /// The lowest record that lies in this segment or in a later one. The next record if there is
     /// none.
     pub fn first_from(&self, segment: u64) -> Lsn {

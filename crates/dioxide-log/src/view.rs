@@ -56,21 +56,7 @@ impl LogView {
     ///
     /// As [`open`](Self::open).
     pub fn of(storage: Arc<dyn Storage>) -> Result<Self> {
-        let mut before = String::new();
-        for _ in 1..ATTEMPTS_MAX {
-            match recover(storage.as_ref()) {
-                Err(error) if error.to_string() != before => before = error.to_string(),
-                result => return Self::from(result?, storage.as_ref()),
-            }
-        }
-        Self::from(recover(storage.as_ref())?, storage.as_ref())
-    }
-
-    fn from(found: Option<Recovered>, storage: &dyn Storage) -> Result<Self> {
-        match found {
-            Some(found) => Ok(Self { found }),
-            None => Err(Error::Missing { path: storage.path().into() }),
-        }
+        Ok(Self { found: find(storage.as_ref())? })
     }
 
     /// The random name of the log.
@@ -104,6 +90,21 @@ impl LogView {
     pub fn iter_from(&self, lsn: Lsn) -> Records<'_> {
         Records { view: self, next: lsn, window: Window::new(WINDOW_BYTES), at: None }
     }
+}
+
+/// Reads a log that a writer may change meanwhile.
+pub(crate) fn find(storage: &dyn Storage) -> Result<Recovered> {
+    let mut before = String::new();
+    let mut attempts = 1..ATTEMPTS_MAX;
+    let found = loop {
+        match recover(storage) {
+            Err(error) if attempts.next().is_some() && error.to_string() != before => {
+                before = error.to_string();
+            }
+            result => break result?,
+        }
+    };
+    found.ok_or_else(|| Error::Missing { path: storage.path().into() })
 }
 
 /// The records of a [`LogView`], see [`LogView::iter_from`].

@@ -27,7 +27,7 @@ use crate::lsn::Lsn;
 use crate::options::LogOptions;
 use crate::recover::{Member, Recovered, Report, member_of};
 use crate::stats::{Counters, Stats};
-use crate::storage::{Segment, Storage};
+use crate::storage::{Mark, Segment, Storage};
 use crate::threads;
 use crate::ticket::{Ticket, Turn};
 use dioxide::{Buffer, Durability};
@@ -83,6 +83,8 @@ pub struct Writer {
     truncations: AtomicU64,
     /// The number of the next follower.
     followers: AtomicU64,
+    /// The mark that other processes see.
+    mark: Mutex<Mark>,
     counters: Counters,
 }
 
@@ -195,6 +197,10 @@ impl Writer {
             frames: 0,
         };
         let visible = AtomicU64::new(index.next().0);
+        let mut epoch = [0; 8];
+        rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Error::system("draw a random number for", storage.path(), error))?;
+        let epoch = u64::from_le_bytes(epoch);
         let state = State {
             index,
             chain,
@@ -217,7 +223,7 @@ impl Writer {
             driven: false,
             pool: Pool { free, ..Pool::default() },
         };
-        Ok(Self {
+        let writer = Self {
             storage,
             options,
             id,
@@ -233,8 +239,23 @@ impl Writer {
             visible,
             truncations: AtomicU64::new(0),
             followers: AtomicU64::new(0),
+            mark: Mutex::new(Mark { epoch, frames: 0, next: Lsn(0) }),
             counters: Counters::default(),
-        })
+        };
+        writer.publish();
+        Ok(writer)
+    }
+
+    /// Shows other processes how far the log is stable. The caller does not have the lock: it may
+    /// take long.
+    fn publish(&self) {
+        let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked up with the lock of the mark, so a slower thread does not set it back.
+        let Progress { next, frames, .. } = self.lock().stable;
+        if (mark.next, mark.frames) != (next, frames) {
+            (mark.next, mark.frames) = (next, frames);
+            self.storage.publish(*mark);
+        }
     }
 
     pub fn lock(&self) -> Guard<'_> {
@@ -477,6 +498,7 @@ impl Writer {
         }
         ticket.wake();
         waiting.wake();
+        self.publish();
     }
 
     /// Takes the batch that is being composed, and begins the next one. Returns the segment before,
@@ -619,6 +641,7 @@ impl Writer {
                 let waiting = self.show(&mut state);
                 drop(state);
                 waiting.wake();
+                self.publish();
             }
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! A log on real media: on a block device, and by a process that is killed.
 
-use dioxide_log::{Error, Log, LogOptions, LogView, Lsn};
+use dioxide_log::{Error, Log, LogOptions, LogReader, LogView, Lsn};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::lab::{Fs, TestDir};
@@ -200,8 +200,25 @@ fn a_killed_process_loses_nothing_acknowledged(dir: TestDir) -> TrialResult {
     for round in 0..5 {
         let mut child = child::spawn("append", &[path.to_str().expect("a name")])?;
         child.wait_for_acks(500 * (round + 1), LIMIT)?;
+        // It follows the other process.
+        let mut reader = LogReader::open(&path)?;
+        let mut seen = Vec::new();
+        while seen.len() < 300 {
+            match reader.next_within(LIMIT) {
+                Ok(record) => {
+                    let record = record.ok_or("the child appends")?;
+                    seen.push((record.lsn, record.payload.to_vec()));
+                }
+                // The child truncated the front meanwhile.
+                Err(Error::OutOfRange { first, .. }) => reader.seek(first),
+                Err(error) => return Err(error.into()),
+            }
+        }
         let acks = child.kill_9()?;
         let log = options().open(&path)?;
+        for (lsn, record) in seen.into_iter().filter(|(lsn, _)| *lsn >= log.first_lsn()) {
+            assert_eq!(log.read(lsn)?, Some(record), "a reader saw a record that is lost");
+        }
         assert!(!log.report().closed);
         let first = log.first_lsn();
         let fronts = acks.iter().filter(|ack| ack[2] == 1).map(|ack| ack[0]);

@@ -83,6 +83,12 @@ pub const LOG_DUMP: &str = "Examples:
   dioxide log dump /data/log --count 10
       The first ten records.";
 
+pub const LOG_TAIL: &str = "Examples:
+  dioxide log tail /data/log
+      The last ten records, and then each new one.
+  dioxide log tail /data/log --from 1
+      All records from the first one on.";
+
 pub const PLOT: &str = "Examples:
   dioxide bench append --dir /data --json append.json
   dioxide plot append.json --svg append.svg

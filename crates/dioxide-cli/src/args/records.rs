@@ -26,6 +26,25 @@ pub enum RecordsAction {
     /// Checks the whole log before the first record.
     #[command(after_long_help = examples::LOG_DUMP)]
     Dump(LogDump),
+    /// Print the last records of a log as `dump` does, and each new one, until it is interrupted.
+    ///
+    /// Shows only records that are stable, and works beside the writer. If records are removed
+    /// before they were printed, it says so and goes on with the first one that is left.
+    #[command(after_long_help = examples::LOG_TAIL)]
+    Tail(LogTail),
+}
+
+#[derive(Args)]
+pub struct LogTail {
+    /// The directory of the log.
+    #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub path: PathBuf,
+    /// The first record [default: the tenth of the last].
+    #[arg(long, value_name = "LSN")]
+    pub from: Option<u64>,
+    /// End after N records.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
 }
 
 #[derive(Args)]

@@ -29,12 +29,14 @@ pub enum Step {
 }
 
 /// A record of an atomic batch, whose last frame was not seen yet.
+#[derive(Debug)]
 struct Begun {
     offset: u64,
     lsn: Lsn,
 }
 
 /// Reads a segment from its first frame on.
+#[derive(Debug)]
 pub struct Scan {
     home: Home,
     number: u64,
@@ -60,6 +62,26 @@ impl Scan {
             records: 0,
             closed: false,
         }
+    }
+
+    /// Goes on behind the frames of a segment that are in an index.
+    pub fn resume(header: &Header, offset: u64, index: Index) -> Self {
+        Self { offset, index, ..Self::new(header) }
+    }
+
+    /// Goes on in the segment that follows the one that has ended. False if it does not follow.
+    pub fn enter(&mut self, next: &Header) -> bool {
+        let follows = next.number == self.number + 1 && next.first == self.index.next();
+        if follows {
+            (self.number, self.offset) = (next.number, BLOCK_BYTES);
+            self.home = Home { log: next.log, life: next.life() };
+        }
+        follows
+    }
+
+    /// The number of the segment.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// The offset of the next frame to check.

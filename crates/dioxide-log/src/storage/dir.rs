@@ -1,12 +1,13 @@
 //! A log in a directory. Each segment is a file of fixed size, filled with zeros before its first
 //! use. A file keeps its name for ever, so no use of it changes the directory.
 
-use super::{Segment, Storage, file};
+use super::{Mark, Segment, Storage, file};
 use crate::error::{Error, Result};
 use dioxide::{Durability, File, OpenOptions};
 use rustix::fs::FlockOperation;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +17,8 @@ const SEGMENT_PREFIX: &str = "segment-";
 const UNFINISHED: &str = "unfinished";
 /// The lock of the writer.
 const LOCK: &str = "lock";
+/// How far the log is stable.
+const MARK: &str = "mark";
 
 /// A directory with the segments of a log.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub struct Dir {
     process: u32,
     /// The number in the next new name.
     next_name: AtomicU64,
+    /// The file of the mark. Open once it was used.
+    mark: Mutex<Option<fs::File>>,
 }
 
 impl Dir {
@@ -72,7 +77,21 @@ impl Dir {
 
     fn new(path: &Path, lock: Option<fs::File>) -> Self {
         let (lock, process) = (Mutex::new(lock), std::process::id());
-        Self { path: path.into(), lock, process, next_name: AtomicU64::new(0) }
+        let (next_name, mark) = Default::default();
+        Self { path: path.into(), lock, process, next_name, mark }
+    }
+
+    /// Uses the file of the mark, and opens it if that was not done.
+    fn with_mark<R>(
+        &self,
+        options: &fs::OpenOptions,
+        with: impl FnOnce(&fs::File) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        if mark.is_none() {
+            *mark = Some(options.open(self.path.join(MARK))?);
+        }
+        with(mark.as_ref().expect("it was opened"))
     }
 
     /// The numbers and paths of the segments.
@@ -139,6 +158,26 @@ impl Storage for Dir {
     fn remove(&self, segment: &dyn Segment) -> Result<()> {
         segment.rest()?;
         remove_if_there(segment.path())
+    }
+
+    fn publish(&self, mark: Mark) {
+        let write = |file: &fs::File| file.write_all_at(&mark.encode(), 0);
+        let mut options = fs::OpenOptions::new();
+        if let Err(error) = self.with_mark(options.write(true).create(true), write) {
+            log::warn!("{}: the readers of other processes wait: {error}", self.path.display());
+        }
+    }
+
+    fn mark(&self) -> Result<Option<Mark>> {
+        let mut bytes = [0; Mark::BYTES];
+        let read = |file: &fs::File| file.read_exact_at(&mut bytes, 0);
+        match self.with_mark(fs::OpenOptions::new().read(true), read) {
+            Ok(()) => Ok(Mark::decode(&bytes)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => Ok(None),
+                _ => Err(Error::system("read", &self.path.join(MARK), error)),
+            },
+        }
     }
 
     fn release(&self) {

@@ -1,7 +1,7 @@
 //! A simulated disk with the segments of a log, for tests. It shows the log after a power cut in
 //! any call, behind a disk that lies about flushes, after failed writes, or without space.
 
-use super::{Segment, Storage};
+use super::{Mark, Segment, Storage};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,6 +26,7 @@ struct State {
     faults: Faults,
     calls: u64,
     dead: bool,
+    mark: Option<Mark>,
 }
 
 #[derive(Clone, Default)]
@@ -210,6 +211,14 @@ impl Storage for Memory {
         drop(state);
         let name = self.put(vec![0; bytes as usize]);
         Ok(Arc::new(MemorySegment::new(self, name, bytes)))
+    }
+
+    fn publish(&self, mark: Mark) {
+        self.state().mark = Some(mark);
+    }
+
+    fn mark(&self) -> Result<Option<Mark>> {
+        Ok(self.state().mark)
     }
 
     fn remove(&self, segment: &dyn Segment) -> Result<()> {

@@ -4,7 +4,10 @@
 pub mod device;
 pub mod dir;
 pub mod file;
+mod mark;
 pub mod memory;
+
+pub use mark::Mark;
 
 use crate::error::Result;
 use std::fmt::Debug;
@@ -43,6 +46,20 @@ pub trait Storage: Debug + Send + Sync + 'static {
     ///
     /// The medium's error.
     fn remove(&self, segment: &dyn Segment) -> Result<()>;
+
+    /// Shows readers of other processes how far the log is stable. A failure is no failure of the
+    /// log: readers wait longer.
+    fn publish(&self, _mark: Mark) {}
+
+    /// The mark that was [published](Self::publish) last. None if there is none, or if it is being
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error.
+    fn mark(&self) -> Result<Option<Mark>> {
+        Ok(None)
+    }
 
     /// The writer has closed the log, so another may open it. Readers may still read.
     fn release(&self) {}

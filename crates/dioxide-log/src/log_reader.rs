@@ -1,0 +1,290 @@
+//! A reader of a log that another process writes.
+
+use crate::cursor::Cursor;
+use crate::error::{Error, Result};
+use crate::format::header::{Found, Header};
+use crate::format::scan::{Ending, Scan, Step};
+use crate::format::{BLOCK_BYTES, LogId};
+use crate::lsn::Lsn;
+use crate::reader::Record;
+use crate::recover::{Member, member_of};
+use crate::storage::dir::Dir;
+use crate::storage::{Mark, Storage};
+use crate::view;
+use crate::window::Window;
+use dioxide::Buffer;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const WINDOW_BYTES: usize = 256 << 10;
+/// The pauses between two looks while nothing new is there.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+const PAUSE_MAX: Duration = Duration::from_millis(5);
+
+/// A position in a log, which follows its writer in another process, or in this one.
+///
+/// It shows the records that the writer has shown to be stable, and never others: those that the
+/// log keeps after any crash. It changes nothing, and needs no lock. It looks for changes when it
+/// has returned all records that it knows, and after [`seek`](Self::seek). Until then it may return
+/// a record that [`truncate_back`](crate::Log::truncate_back) removed meanwhile.
+///
+/// [`LogView`](crate::LogView) shows a log as it lies on its medium instead.
+#[derive(Debug)]
+pub struct LogReader {
+    storage: Arc<dyn Storage>,
+    /// The next record to return.
+    next: Lsn,
+    is_moved: bool,
+    mark: Mark,
+    followed: Followed,
+    /// Of the frames that are followed.
+    frames: Window,
+    /// Of the records that are returned.
+    window: Window,
+    /// Where the frame of the next record is expected. None if it must be looked up.
+    at: Option<Cursor>,
+}
+
+/// The log as far as its frames were followed.
+#[derive(Debug)]
+struct Followed {
+    id: LogId,
+    chain: VecDeque<Member>,
+    scan: Scan,
+    /// The last frame ended its segment.
+    ended: bool,
+}
+
+impl LogReader {
+    /// Opens the log in a directory. The position is the first record. Reads and checks the whole
+    /// log.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Missing`]: there is no log.
+    /// - [`Error::Corrupt`], [`Error::Version`]: the log is damaged, or of a later version.
+    ///
+    /// Or the error of a system call.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::of(Arc::new(Dir::open_read_only(path.as_ref())?))
+    }
+
+    /// Opens the log on any medium with a [mark](Storage::mark).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn of(storage: Arc<dyn Storage>) -> Result<Self> {
+        // Without a mark nothing is known to be stable, until a writer opens the log.
+        let mark = storage.mark()?.unwrap_or(Mark { epoch: 0, frames: 0, next: Lsn(0) });
+        let followed = Followed::find(storage.as_ref())?;
+        let next = followed.scan.index().front();
+        let (frames, window) = (Window::new(WINDOW_BYTES), Window::new(WINDOW_BYTES));
+        Ok(Self { storage, next, is_moved: false, mark, followed, frames, window, at: None })
+    }
+
+    /// The random name of the log.
+    pub fn id(&self) -> LogId {
+        self.followed.id
+    }
+
+    /// The LSN of the record that [`next`](Self::next) returns.
+    pub fn lsn(&self) -> Lsn {
+        self.next
+    }
+
+    /// Moves the position. The next read looks what the writer has changed.
+    pub fn seek(&mut self, lsn: Lsn) {
+        self.next = lsn;
+        self.at = None;
+        self.is_moved = true;
+    }
+
+    /// The lowest LSN that the log has, as far as it was followed.
+    pub fn first_lsn(&self) -> Lsn {
+        self.followed.scan.index().front()
+    }
+
+    /// The LSN behind the last stable record, as far as it was followed.
+    pub fn stable_lsn(&self) -> Lsn {
+        self.mark.next.min(self.followed.scan.index().next())
+    }
+
+    /// Returns the next record, or None if there is none yet. Later calls may return one.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::OutOfRange`]: the record was removed by a truncation of the front.
+    ///   [`seek`](Self::seek) to [`first_lsn`](Self::first_lsn) goes on.
+    /// - [`Error::Corrupt`]: the log is damaged.
+    ///
+    /// Or the error of a read.
+    #[allow(clippy::should_implement_trait)] // It lends.
+    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        let Some(size) = self.advance()? else { return Ok(None) };
+        let at = self.at.as_mut().expect("the record was found there");
+        let lsn = self.next;
+        self.next = lsn.next();
+        Ok(Some(Record { lsn, payload: at.take(&self.window, size) }))
+    }
+
+    /// As [`next`](Self::next), and waits for a record. None after this time.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub fn next_within(&mut self, limit: Duration) -> Result<Option<Record<'_>>> {
+        let end = Instant::now() + limit;
+        let mut pause = PAUSE_MIN;
+        while self.advance()?.is_none() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            thread::sleep(pause.min(left));
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
+        self.next()
+    }
+
+    /// Moves to the frame of the next record, and returns its size. None if there is none yet.
+    fn advance(&mut self) -> Result<Option<u64>> {
+        if std::mem::take(&mut self.is_moved) || self.next >= self.stable_lsn() {
+            self.refresh()?;
+        }
+        // A segment may be used again at any time. Then all is read anew, once.
+        for fresh in [false, true] {
+            if fresh {
+                self.find_again()?;
+            }
+            if self.next >= self.stable_lsn() {
+                return Ok(None);
+            }
+            let known = self.at.as_ref().is_some_and(|at| self.next < at.run.1);
+            if fresh || !known {
+                self.at = Some(self.look_up()?);
+                self.window.clear();
+            }
+            let at = self.at.as_mut().expect("it was looked up");
+            if let Ok(Some(size)) = at.seek(&mut self.window, self.next) {
+                return Ok(Some(size));
+            }
+        }
+        let at = self.at.take().expect("it was looked up");
+        let reason = format!("record {} is not there any more", self.next);
+        Err(Error::corrupt(at.member.segment.path(), at.offset, reason))
+    }
+
+    fn look_up(&self) -> Result<Cursor> {
+        let (index, lsn) = (self.followed.scan.index(), self.next);
+        let (first, next) = (index.front(), self.stable_lsn());
+        let place = index.find(lsn).ok_or(Error::OutOfRange { lsn, first, next })?;
+        let member = member_of(&self.followed.chain, place.segment);
+        Ok(Cursor::new(place, member.expect("the index names segments in use").clone()))
+    }
+
+    /// Takes the mark of the writer, and follows its frames up to there.
+    fn refresh(&mut self) -> Result<()> {
+        let Some(mark) = self.storage.mark()? else { return Ok(()) };
+        if mark == self.mark {
+            return Ok(());
+        }
+        // A truncation of the back may have removed the record that was expected.
+        self.at = None;
+        let follows = mark.epoch == self.mark.epoch
+            && self.followed.go_on(&mut self.frames, self.storage.as_ref())
+            && self.followed.scan.index().next() >= mark.next;
+        if !follows {
+            // Another writer may have removed frames. Or this reader was so slow that a segment was
+            // removed, or used again.
+            return self.find_again();
+        }
+        self.mark = mark;
+        Ok(())
+    }
+
+    fn find_again(&mut self) -> Result<()> {
+        // The records below a mark are there when it is.
+        let mark = self.storage.mark()?;
+        self.followed = Followed::find(self.storage.as_ref())?;
+        self.mark = mark.unwrap_or(self.mark);
+        self.frames.clear();
+        self.at = None;
+        Ok(())
+    }
+}
+
+impl Followed {
+    /// Reads the log from its medium.
+    fn find(storage: &dyn Storage) -> Result<Self> {
+        let found = view::find(storage)?;
+        let last = &found.chain.back().expect("the last segment").header;
+        let scan = Scan::resume(last, found.end, found.index);
+        Ok(Self { id: found.id, chain: found.chain, scan, ended: found.ended })
+    }
+
+    /// Follows the frames behind those that are known. False if that fails. The log is then to be
+    /// found again, which distinguishes damage from a writer that has overtaken.
+    fn go_on(&mut self, window: &mut Window, storage: &dyn Storage) -> bool {
+        loop {
+            if self.ended {
+                match next_of(storage, self.scan.number()) {
+                    Ok(Some(next)) if self.scan.enter(&next.header) => {
+                        self.chain.push_back(next);
+                        self.ended = false;
+                    }
+                    // It is not yet begun.
+                    Ok(None) => return true,
+                    _ => return false,
+                }
+            }
+            let segment = self.chain.back().expect("the last segment").segment.clone();
+            // What was read before may have been incomplete.
+            let mut needed = BLOCK_BYTES;
+            let ending = loop {
+                if window.load(segment.as_ref(), self.scan.offset(), needed).is_err() {
+                    return false;
+                }
+                match self.scan.step(window.from(self.scan.offset())) {
+                    Step::More(bytes) => needed = bytes,
+                    Step::Ended(ending) => break ending,
+                }
+            };
+            self.forget_old();
+            match ending {
+                Ending::End => self.ended = true,
+                Ending::Open => return true,
+                Ending::Contradiction(_) | Ending::Unknown(_) => return false,
+            }
+        }
+    }
+
+    /// Drops the segments below the front.
+    fn forget_old(&mut self) {
+        let first = self.scan.index().first_segment().unwrap_or(self.scan.number());
+        while self.chain.len() > 1 && self.chain[0].header.number < first {
+            self.chain.pop_front();
+        }
+    }
+}
+
+/// The segment behind one of this number.
+fn next_of(storage: &dyn Storage, number: u64) -> Result<Option<Member>> {
+    let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
+    for segment in storage.segments()? {
+        if segment.read(&mut block, 0).is_err() {
+            // Removed since.
+            continue;
+        }
+        match Header::parse(&block) {
+            Found::Header(header) if header.number == number + 1 => {
+                return Ok(Some(Member { header, segment }));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,110 @@
+//! A reader follows the writer of another process, which it does not share memory with.
+
+use dioxide_log::storage::memory::Memory;
+use dioxide_log::{Durability, Error, Log, LogOptions, LogReader, Lsn};
+use fastrand::Rng;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn small() -> LogOptions {
+    LogOptions::new().segment_bytes(64 << 10).spare_segments(1)
+}
+
+fn rest(reader: &mut LogReader) -> Vec<(Lsn, Vec<u8>)> {
+    let mut records = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        records.push((record.lsn, record.payload.to_vec()));
+    }
+    records
+}
+
+fn records(log: &Log) -> Vec<(Lsn, Vec<u8>)> {
+    log.iter_from(log.first_lsn()).map(|record| record.expect("it is read")).collect()
+}
+
+#[test]
+fn a_reader_follows_each_record_and_both_truncations() {
+    for seed in 0..20 {
+        let (mut rng, disk) = (Rng::with_seed(seed), Memory::default());
+        let mut log = small().open_storage(Arc::new(disk.clone())).unwrap();
+        let mut reader = LogReader::of(Arc::new(disk.clone())).unwrap();
+        for step in 0..200u8 {
+            match rng.u32(0..12) {
+                0 => {
+                    log.truncate_front(Lsn(rng.u64(log.first_lsn().0..=log.next_lsn().0))).unwrap()
+                }
+                1 => log.truncate_back(Lsn(rng.u64(log.first_lsn().0..=log.next_lsn().0))).unwrap(),
+                2 => {
+                    log.close().unwrap();
+                    log = small().open_storage(Arc::new(disk.clone())).unwrap();
+                }
+                3 => drop(log.append_all(&[b"one", b"two", &vec![step; 9000]]).unwrap()),
+                _ => drop(log.append(&vec![step; rng.usize(0..8000)]).unwrap()),
+            }
+            // Sometimes it falls behind.
+            if rng.bool() {
+                let mut behind = reader.lsn();
+                if reader.next().is_err() || rng.bool() {
+                    behind = log.first_lsn();
+                }
+                reader.seek(behind.max(log.first_lsn()));
+                let expected = records(&log).into_iter().filter(|(lsn, _)| *lsn >= behind);
+                let expected: Vec<_> = expected.collect();
+                assert!(rest(&mut reader) == expected, "seed {seed}, step {step}: {reader:?}");
+                assert_eq!(reader.stable_lsn(), log.next_lsn());
+                let back = reader.lsn().0.saturating_sub(rng.u64(0..4)).max(log.first_lsn().0);
+                reader.seek(Lsn(back));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reader_sees_only_what_is_stable() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let options = small().durability(Durability::OnSync).read_unsynced(true);
+    let log = options.open(dir.path()).unwrap();
+    let mut reader = LogReader::open(dir.path()).unwrap();
+    log.append(b"one").unwrap();
+    assert_eq!(log.read(Lsn(1)).unwrap(), Some(b"one".to_vec()));
+    assert!(reader.next().unwrap().is_none());
+    log.sync().unwrap();
+    assert_eq!(rest(&mut reader), [(Lsn(1), b"one".to_vec())]);
+    drop(log);
+    assert!(reader.next().unwrap().is_none());
+}
+
+#[test]
+fn a_reader_waits_for_records_and_is_told_of_removed_ones() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    assert!(matches!(LogReader::open(dir.path()), Err(Error::Missing { .. })));
+    let log = small().open(dir.path()).unwrap();
+    let mut reader = LogReader::open(dir.path()).unwrap();
+    assert!(reader.next_within(Duration::from_millis(1)).unwrap().is_none());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..500u64 {
+                log.append(&number.to_le_bytes().repeat(200)).unwrap();
+            }
+        });
+        for number in 0..500u64 {
+            let record = reader.next_within(LIMIT).unwrap().expect("it comes");
+            assert_eq!(
+                (record.lsn, &record.payload[..8]),
+                (Lsn(number + 1), &number.to_le_bytes()[..])
+            );
+        }
+    });
+    reader.seek(Lsn(1));
+    log.truncate_front(Lsn(300)).unwrap();
+    for _ in 0..100 {
+        log.append(&[7; 5000]).unwrap();
+    }
+    let error = reader.next().unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+    reader.seek(reader.first_lsn());
+    assert_eq!(rest(&mut reader), records(&log));
+}
