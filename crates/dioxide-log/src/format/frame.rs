@@ -85,6 +85,12 @@ pub fn frame_bytes(payload: usize) -> u64 {
     (HEADER_BYTES + payload as u64).next_multiple_of(8)
 }
 
+/// The payload of a frame that was [parsed](Frame::parse) at the start of `bytes`.
+pub fn payload_of(bytes: &[u8]) -> &[u8] {
+    let length = u32_at(bytes, LENGTH_AT) as usize;
+    &bytes[HEADER_BYTES as usize..][..length]
+}
+
 /// The checksum of a payload alone. It is the first part of the checksum of its frame, so that a
 /// thread computes it before it knows LSN and offset.
 pub fn checksum_of(payload: &[u8]) -> u32 {
