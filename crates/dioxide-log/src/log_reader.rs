@@ -8,6 +8,7 @@ use crate::format::{BLOCK_BYTES, LogId};
 use crate::lsn::Lsn;
 use crate::reader::Record;
 use crate::recover::{Member, member_of};
+use crate::storage::device::is_device;
 use crate::storage::dir::Dir;
 use crate::storage::{Mark, Storage};
 use crate::view;
@@ -19,7 +20,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const WINDOW_BYTES: usize = 256 << 10;
+const WINDOW_BYTES: usize = 128 << 10;
+/// Most often a few frames have come.
+const FRAMES_BYTES: usize = 16 << 10;
+/// How often a record is looked for while the writer uses its segment again.
+const ATTEMPTS_MAX: usize = 8;
 /// The pauses between two looks while nothing new is there.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
@@ -66,10 +71,16 @@ impl LogReader {
     ///
     /// - [`Error::Missing`]: there is no log.
     /// - [`Error::Corrupt`], [`Error::Version`]: the log is damaged, or of a later version.
+    /// - [`Error::Options`]: it is a block device, which has no mark.
     ///
     /// Or the error of a system call.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::of(Arc::new(Dir::open_read_only(path.as_ref())?))
+        let path = path.as_ref();
+        if is_device(path) {
+            let reason = "a log on a device has no mark for readers of other processes";
+            return Err(Error::Options(format!("{}: {reason}", path.display())));
+        }
+        Self::of(Arc::new(Dir::open_read_only(path)?))
     }
 
     /// Opens the log on any medium with a [mark](Storage::mark).
@@ -78,11 +89,11 @@ impl LogReader {
     ///
     /// As [`open`](Self::open).
     pub fn of(storage: Arc<dyn Storage>) -> Result<Self> {
-        // Without a mark nothing is known to be stable, until a writer opens the log.
-        let mark = storage.mark()?.unwrap_or(Mark { epoch: 0, frames: 0, next: Lsn(0) });
+        let mark = storage.mark()?;
         let followed = Followed::find(storage.as_ref())?;
+        let mark = below_both(mark.unwrap_or(UNKNOWN), storage.mark()?);
         let next = followed.scan.index().front();
-        let (frames, window) = (Window::new(WINDOW_BYTES), Window::new(WINDOW_BYTES));
+        let (frames, window) = (Window::new(FRAMES_BYTES), Window::new(WINDOW_BYTES));
         Ok(Self { storage, next, is_moved: false, mark, followed, frames, window, at: None })
     }
 
@@ -137,10 +148,10 @@ impl LogReader {
     ///
     /// As [`next`](Self::next).
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Record<'_>>> {
-        let end = Instant::now() + limit;
+        let end = Instant::now().checked_add(limit);
         let mut pause = PAUSE_MIN;
         while self.advance()?.is_none() {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.map_or(PAUSE_MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Ok(None);
             }
@@ -152,38 +163,59 @@ impl LogReader {
 
     /// Moves to the frame of the next record, and returns its size. None if there is none yet.
     fn advance(&mut self) -> Result<Option<u64>> {
-        if std::mem::take(&mut self.is_moved) || self.next >= self.stable_lsn() {
+        if self.is_moved || self.next >= self.stable_lsn() {
             self.refresh()?;
+            self.is_moved = false;
         }
-        // A segment may be used again at any time. Then all is read anew, once.
-        for fresh in [false, true] {
-            if fresh {
-                self.find_again()?;
-            }
+        let mut before = self.mark;
+        for attempt in 0..ATTEMPTS_MAX {
             if self.next >= self.stable_lsn() {
                 return Ok(None);
             }
-            let known = self.at.as_ref().is_some_and(|at| self.next < at.run.1);
-            if fresh || !known {
-                self.at = Some(self.look_up()?);
-                self.window.clear();
-            }
+            self.look_up()?;
             let at = self.at.as_mut().expect("it was looked up");
-            if let Ok(Some(size)) = at.seek(&mut self.window, self.next) {
-                return Ok(Some(size));
+            let failure = match at.seek(&mut self.window, self.next) {
+                Ok(Some(size)) => return Ok(Some(size)),
+                Ok(None) => {
+                    let reason = format!("record {} is not there any more", self.next);
+                    Error::corrupt(at.member.segment.path(), at.offset, reason)
+                }
+                Err(error) => error,
+            };
+            // A segment may be used again at any time. All is read anew, at least once, and as long
+            // as the writer changes the log meanwhile.
+            self.find_again()?;
+            if attempt > 0 && self.mark == before {
+                return Err(failure);
             }
+            before = self.mark;
         }
-        let at = self.at.take().expect("it was looked up");
-        let reason = format!("record {} is not there any more", self.next);
-        Err(Error::corrupt(at.member.segment.path(), at.offset, reason))
+        Err(Error::corrupt(self.storage.path(), 0, "the writer is too fast for this reader"))
     }
 
-    fn look_up(&self) -> Result<Cursor> {
+    /// Makes the cursor lead to the next record.
+    fn look_up(&mut self) -> Result<()> {
+        if self.at.as_ref().is_some_and(|at| self.next < at.run.1) {
+            return Ok(());
+        }
         let (index, lsn) = (self.followed.scan.index(), self.next);
         let (first, next) = (index.front(), self.stable_lsn());
         let place = index.find(lsn).ok_or(Error::OutOfRange { lsn, first, next })?;
-        let member = member_of(&self.followed.chain, place.segment);
-        Ok(Cursor::new(place, member.expect("the index names segments in use").clone()))
+        self.window.clear();
+        let is_same =
+            |at: &Cursor| (at.member.header.number, at.run.0) == (place.segment, place.run.0);
+        match &mut self.at {
+            // It has only grown.
+            Some(at) if is_same(at) => at.run = place.run,
+            at => {
+                let member = member_of(&self.followed.chain, place.segment);
+                let member = member.expect("the index names segments in use").clone();
+                if let Some(old) = at.replace(Cursor::new(place, member)) {
+                    old.member.segment.rest()?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Takes the mark of the writer, and follows its frames up to there.
@@ -192,8 +224,6 @@ impl LogReader {
         if mark == self.mark {
             return Ok(());
         }
-        // A truncation of the back may have removed the record that was expected.
-        self.at = None;
         let follows = mark.epoch == self.mark.epoch
             && self.followed.go_on(&mut self.frames, self.storage.as_ref())
             && self.followed.scan.index().next() >= mark.next;
@@ -202,18 +232,32 @@ impl LogReader {
             // removed, or used again.
             return self.find_again();
         }
-        self.mark = mark;
+        self.mark = below_both(mark, self.storage.mark()?);
         Ok(())
     }
 
     fn find_again(&mut self) -> Result<()> {
-        // The records below a mark are there when it is.
+        self.at = None;
+        self.frames.clear();
         let mark = self.storage.mark()?;
         self.followed = Followed::find(self.storage.as_ref())?;
-        self.mark = mark.unwrap_or(self.mark);
-        self.frames.clear();
-        self.at = None;
+        self.mark = below_both(mark.unwrap_or(UNKNOWN), self.storage.mark()?);
         Ok(())
+    }
+}
+
+/// Without a mark nothing is known to be stable.
+const UNKNOWN: Mark = Mark { epoch: 0, frames: 0, next: Lsn(0) };
+
+/// The mark that holds for frames that were read between these two. A truncation of the back may
+/// have lowered the end in between, and then unstable records of the same LSNs may have come. The
+/// number of frames is that of the first, so the next look finds a change.
+fn below_both(before: Mark, after: Option<Mark>) -> Mark {
+    match after {
+        Some(after) if after.epoch == before.epoch => {
+            Mark { next: before.next.min(after.next), ..before }
+        }
+        _ => UNKNOWN,
     }
 }
 
@@ -231,21 +275,21 @@ impl Followed {
     fn go_on(&mut self, window: &mut Window, storage: &dyn Storage) -> bool {
         loop {
             if self.ended {
-                match next_of(storage, self.scan.number()) {
-                    Ok(Some(next)) if self.scan.enter(&next.header) => {
+                match next_of(storage, self.id, self.scan.number()) {
+                    Ok(Next::Begun(next)) if self.scan.enter(&next.header) => {
                         self.chain.push_back(next);
                         self.ended = false;
                     }
-                    // It is not yet begun.
-                    Ok(None) => return true,
+                    Ok(Next::NotBegun) => return true,
                     _ => return false,
                 }
             }
-            let segment = self.chain.back().expect("the last segment").segment.clone();
+            let last = self.chain.back().expect("the last segment").clone();
+            let segment = last.segment.as_ref();
             // What was read before may have been incomplete.
             let mut needed = BLOCK_BYTES;
             let ending = loop {
-                if window.load(segment.as_ref(), self.scan.offset(), needed).is_err() {
+                if window.load(segment, self.scan.offset(), needed).is_err() {
                     return false;
                 }
                 match self.scan.step(window.from(self.scan.offset())) {
@@ -255,9 +299,18 @@ impl Followed {
             };
             self.forget_old();
             match ending {
-                Ending::End => self.ended = true,
-                Ending::Open => return true,
+                Ending::End => self.ended = segment.rest().is_ok(),
+                // No frame follows, unless the segment is used again by now.
+                Ending::Open => {
+                    window.clear();
+                    let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
+                    return segment.read(&mut block, 0).is_ok()
+                        && Header::parse(&block) == Found::Header(last.header);
+                }
                 Ending::Contradiction(_) | Ending::Unknown(_) => return false,
+            }
+            if !self.ended {
+                return false;
             }
         }
     }
@@ -272,19 +325,31 @@ impl Followed {
 }
 
 /// The segment behind one of this number.
-fn next_of(storage: &dyn Storage, number: u64) -> Result<Option<Member>> {
+enum Next {
+    Begun(Member),
+    NotBegun,
+    /// It was used again.
+    Gone,
+}
+
+fn next_of(storage: &dyn Storage, log: LogId, number: u64) -> Result<Next> {
     let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
+    let mut next = Next::NotBegun;
     for segment in storage.segments()? {
-        if segment.read(&mut block, 0).is_err() {
+        let read = segment.read(&mut block, 0);
+        segment.rest()?;
+        if read.is_err() {
             // Removed since.
             continue;
         }
         match Header::parse(&block) {
+            Found::Header(header) if header.log != log => return Ok(Next::Gone),
             Found::Header(header) if header.number == number + 1 => {
-                return Ok(Some(Member { header, segment }));
+                return Ok(Next::Begun(Member { header, segment }));
             }
+            Found::Header(header) if header.number > number => next = Next::Gone,
             _ => {}
         }
     }
-    Ok(None)
+    Ok(next)
 }

@@ -108,6 +108,8 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
             return Err(Error::corrupt(&path, 0, reason));
         }
         segment.read(&mut block, 0)?;
+        // A log may have more segments than the process may have descriptors.
+        segment.rest()?;
         match Header::parse(&block) {
             Found::Blank => blank.push(segment),
             Found::Invalid => invalid.push(segment),
@@ -273,19 +275,22 @@ fn scan_all<'a>(members: impl Iterator<Item = &'a Member>) -> Result<Vec<Scanned
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Passes all valid frames from an offset on to `see`, until one begins at `end` or behind.
+/// Passes all valid frames from an offset on to `see`, until one begins at `end` or behind, or
+/// `see` returns false.
 fn search(
     search: &Search,
     segment: &dyn Segment,
     Range { start: mut offset, end }: Range<u64>,
-    mut see: impl FnMut(Remnant) -> Result<()>,
+    mut see: impl FnMut(Remnant) -> Result<bool>,
 ) -> Result<()> {
     let mut window = Window::new(WINDOW_BYTES.min((end - block_of(offset)) as usize));
     window.load(segment, offset, BLOCK_BYTES)?;
     while offset < end {
         match search.step(window.from(offset), offset) {
             Looked::Found(remnant) => {
-                see(remnant)?;
+                if !see(remnant)? {
+                    return Ok(());
+                }
                 offset = remnant.offset + 8;
             }
             Looked::Longer { offset: at, bytes } => {
@@ -317,14 +322,18 @@ fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
     let behind = Search { log: header.log, life, bytes: header.segment_bytes };
     let mut remnants = Vec::new();
     search(&behind, last.segment.as_ref(), end..header.segment_bytes, |remnant| {
-        if remnant.stable && remnant.offset > end && !has_grown(last, end)? {
+        if remnant.stable && remnant.offset > end {
+            if has_grown(last, end)? {
+                remnants.clear();
+                return Ok(false);
+            }
             let at = remnant.offset;
             let reason =
                 format!("no valid frame, but it was stable when the one at {at} was written");
             return Err(Error::corrupt(last.segment.path(), end, reason));
         }
         remnants.push(remnant);
-        Ok(())
+        Ok(true)
     })?;
     Ok(remnants)
 }
@@ -340,10 +349,10 @@ fn look_for_later(last: &Member, segment: &dyn Segment, open_end: Option<u64>) -
     let mut found = false;
     search(&any, segment, BLOCK_BYTES..WITNESS_BYTES, |remnant| {
         found |= is_later(&remnant);
-        Ok(())
+        Ok(!found)
     })?;
     if !found {
-        return Ok(());
+        return segment.rest();
     }
     if let Some(end) = open_end {
         if has_grown(last, end)? {
@@ -358,7 +367,7 @@ fn look_for_later(last: &Member, segment: &dyn Segment, open_end: Option<u64>) -
             let reason = "the header of the last segment is damaged";
             return Err(Error::corrupt(segment.path(), 0, reason));
         }
-        Ok(())
+        Ok(true)
     })
 }
 
@@ -396,7 +405,7 @@ impl Recovered {
             let mut found = Vec::new();
             search(&torn, next.as_ref(), BLOCK_BYTES..self.segment_bytes, |remnant| {
                 found.push(remnant);
-                Ok(())
+                Ok(true)
             })?;
             for remnant in found {
                 write_zeros(next.as_ref(), remnant.offset, remnant.offset + remnant.bytes)?;

@@ -83,8 +83,8 @@ pub struct Writer {
     truncations: AtomicU64,
     /// The number of the next follower.
     followers: AtomicU64,
-    /// The mark that other processes see.
-    mark: Mutex<Mark>,
+    /// The mark that other processes see. None once another writer may open the log.
+    mark: Mutex<Option<Mark>>,
     counters: Counters,
 }
 
@@ -105,6 +105,8 @@ pub struct State {
     in_flight: Option<Arc<Ticket>>,
     /// A thread changes the log alone.
     exclusive: bool,
+    /// Records from here on are being removed.
+    back: Lsn,
     /// The segment that follows when this one is complete.
     following: Option<Arc<dyn Segment>>,
     frames: u64,
@@ -210,6 +212,7 @@ impl Writer {
             leading: false,
             in_flight: None,
             exclusive: false,
+            back: Lsn(u64::MAX),
             following: None,
             frames: 0,
             written: progress,
@@ -239,7 +242,7 @@ impl Writer {
             visible,
             truncations: AtomicU64::new(0),
             followers: AtomicU64::new(0),
-            mark: Mutex::new(Mark { epoch, frames: 0, next: Lsn(0) }),
+            mark: Mutex::new(Some(Mark { epoch, frames: 0, next: Lsn(0) })),
             counters: Counters::default(),
         };
         writer.publish();
@@ -250,6 +253,7 @@ impl Writer {
     /// take long.
     fn publish(&self) {
         let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mark) = &mut *mark else { return };
         // Looked up with the lock of the mark, so a slower thread does not set it back.
         let Progress { next, frames, .. } = self.lock().stable;
         if (mark.next, mark.frames) != (next, frames) {
@@ -528,7 +532,7 @@ impl Writer {
             self.pool.notify_one();
         }
         let progress = Progress {
-            next: state.index.next(),
+            next: state.index.next().min(state.back),
             front: state.index.front(),
             number: header.number,
             frames: state.frames,
@@ -720,21 +724,27 @@ impl Writer {
         state.exclusive = true;
         drop(state);
         let result = self.truncate_back_alone(lsn);
-        self.lock().exclusive = false;
+        let mut state = self.lock();
+        (state.exclusive, state.back) = (false, Lsn(u64::MAX));
+        drop(state);
         self.room.notify_all();
         result
     }
 
-    fn truncate_back_alone(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
-        // Frames of other changes may come between.
+    /// Returns when everything is written and the frame fits. Only a new front may come between.
+    fn alone(self: &Arc<Self>) -> Result<Guard<'_>> {
         let mut state = self.lock();
         loop {
             state = self.settle(state)?;
             state = self.reserve(state, MARK_BYTES, Purpose::Back)?;
             if state.written.frames == state.frames {
-                break;
+                return Ok(state);
             }
         }
+    }
+
+    fn truncate_back_alone(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
+        let mut state = self.alone()?;
         let (first, next) = (state.index.front(), state.index.next());
         if lsn < first || lsn > next {
             return Err(Error::OutOfRange { lsn, first, next });
@@ -742,11 +752,26 @@ impl Writer {
         if lsn == next {
             return Ok(());
         }
+        // Readers must not take the records that come next for the old ones.
+        let before = (state.written.next, state.stable.next);
+        state.back = lsn;
         state.written.next = lsn;
         state.stable.next = state.stable.next.min(lsn);
         self.truncations.fetch_add(1, Release);
         self.visible.fetch_min(lsn.0, Release);
-        self.change(state, Kind::Back, lsn)
+        drop(state);
+        self.publish();
+        match self.alone() {
+            Ok(state) => self.change(state, Kind::Back, lsn),
+            Err(error) => {
+                let mut state = self.lock();
+                (state.written.next, state.stable.next) = before;
+                let waiting = self.show(&mut state);
+                drop(state);
+                waiting.wake();
+                Err(error)
+            }
+        }
     }
 
     /// Writes the rest, and the frame that shows that the log was closed. The pool may still work.
@@ -773,6 +798,8 @@ impl Writer {
 
     /// Lets another writer open the log. No thread of this one is left.
     pub fn release(&self) -> Result<()> {
+        self.publish();
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let state = self.lock();
         let used = state.chain.iter().map(|member| &member.segment);
         let segments = used.chain(&state.pool.free).chain(&state.following);

@@ -73,7 +73,17 @@ fn a_reader_sees_only_what_is_stable() {
     assert!(reader.next().unwrap().is_none());
     log.sync().unwrap();
     assert_eq!(rest(&mut reader), [(Lsn(1), b"one".to_vec())]);
+    // The LSNs of stable records are used again, and not yet stable.
+    log.append_all(&[b"two", b"three"]).unwrap();
+    log.sync().unwrap();
+    assert_eq!(rest(&mut reader).len(), 2);
+    log.truncate_back(Lsn(2)).unwrap();
+    log.append_all(&[b"another", b"more", b"most"]).unwrap();
+    reader.seek(Lsn(2));
+    assert!(reader.next().unwrap().is_none());
+    assert_eq!(reader.stable_lsn(), Lsn(2));
     drop(log);
+    assert_eq!(rest(&mut reader).len(), 3);
     assert!(reader.next().unwrap().is_none());
 }
 

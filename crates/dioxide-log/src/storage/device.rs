@@ -83,6 +83,10 @@ impl Device {
     /// or the error of a read.
     pub fn new(file: File, path: &Path, segment_bytes: u64) -> Result<Self> {
         let length = file.len()?;
+        if length < 2 * SEGMENT_BYTES_MIN {
+            let reason = format!("a log needs two segments, and the device has {length} bytes");
+            return Err(Error::Options(format!("{}: {reason}", path.display())));
+        }
         let mut first = Buffer::zeroed(ZEROS_BYTES.min(length) as usize);
         file.read_at(&mut first, 0)?;
         let content = first.iter().position(|byte| *byte != 0);
@@ -130,7 +134,10 @@ impl Device {
 
 /// Whether the creation of a log was interrupted: only a part of its first header is there.
 fn is_torn_creation(first: &[u8]) -> bool {
-    let (block, behind) = first.split_at((BLOCK_BYTES as usize).min(first.len()));
+    let (block, behind) = first.split_at(BLOCK_BYTES as usize);
+    if let Found::Version(_) = Header::parse(block) {
+        return false;
+    }
     let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
     is_zero(behind) && (may_be_header(block) || is_zero(&block[..CHECKSUM_AT]))
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const SEGMENT_PREFIX: &str = "segment-";
@@ -32,6 +32,7 @@ pub struct Dir {
     next_name: AtomicU64,
     /// The file of the mark. Open once it was used.
     mark: Mutex<Option<fs::File>>,
+    has_warned: AtomicBool,
 }
 
 impl Dir {
@@ -77,8 +78,8 @@ impl Dir {
 
     fn new(path: &Path, lock: Option<fs::File>) -> Self {
         let (lock, process) = (Mutex::new(lock), std::process::id());
-        let (next_name, mark) = Default::default();
-        Self { path: path.into(), lock, process, next_name, mark }
+        let (next_name, mark, has_warned) = Default::default();
+        Self { path: path.into(), lock, process, next_name, mark, has_warned }
     }
 
     /// Uses the file of the mark, and opens it if that was not done.
@@ -163,7 +164,9 @@ impl Storage for Dir {
     fn publish(&self, mark: Mark) {
         let write = |file: &fs::File| file.write_all_at(&mark.encode(), 0);
         let mut options = fs::OpenOptions::new();
-        if let Err(error) = self.with_mark(options.write(true).create(true), write) {
+        if let Err(error) = self.with_mark(options.write(true).create(true), write)
+            && !self.has_warned.swap(true, Relaxed)
+        {
             log::warn!("{}: the readers of other processes wait: {error}", self.path.display());
         }
     }
