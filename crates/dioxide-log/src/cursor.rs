@@ -24,6 +24,13 @@ impl Cursor {
         Self { member, offset, lsn, run }
     }
 
+    /// Leaves for a segment, which may be another one.
+    pub fn leave_for(self, segment: u64) {
+        if self.member.header.number != segment {
+            self.member.segment.was_read();
+        }
+    }
+
     /// Moves to the frame of a record, and returns the size of the frame. None if the frames do not
     /// lead there.
     pub fn seek(&mut self, window: &mut Window, lsn: Lsn) -> Result<Option<u64>> {

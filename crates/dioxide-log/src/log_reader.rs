@@ -211,7 +211,7 @@ impl LogReader {
                 let member = member_of(&self.followed.chain, place.segment);
                 let member = member.expect("the index names segments in use").clone();
                 if let Some(old) = at.replace(Cursor::new(place, member)) {
-                    old.member.segment.rest()?;
+                    old.leave_for(place.segment);
                 }
             }
         }

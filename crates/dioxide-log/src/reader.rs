@@ -97,7 +97,12 @@ impl Iter {
                 });
                 match grown {
                     Some(at) if !fresh => at.run = place.run,
-                    _ => self.at = Some(Cursor::new(place, member)),
+                    _ => {
+                        let segment = place.segment;
+                        if let Some(old) = self.at.replace(Cursor::new(place, member)) {
+                            old.leave_for(segment);
+                        }
+                    }
                 }
                 self.window.clear();
             }

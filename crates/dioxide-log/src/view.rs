@@ -129,11 +129,15 @@ impl Records<'_> {
 
     /// Reads the next record, which the index has.
     fn read(&mut self) -> Result<Vec<u8>> {
-        let mut at = match self.at.take().filter(|at| self.next < at.run.1) {
-            Some(at) => at,
-            None => {
+        let mut at = match self.at.take() {
+            Some(at) if self.next < at.run.1 => at,
+            old => {
                 self.window.clear();
-                self.look_up()?
+                let at = self.look_up()?;
+                if let Some(old) = old {
+                    old.leave_for(at.member.header.number);
+                }
+                at
             }
         };
         let Some(size) = at.seek(&mut self.window, self.next)? else {

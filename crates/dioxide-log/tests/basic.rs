@@ -226,3 +226,26 @@ fn threads_that_wait_for_a_segment_share_it() {
     // The records fill 9.8 MiB.
     assert!(log.stats().segments <= 11, "{:?}", log.stats());
 }
+
+/// Each segment that was read kept its descriptor, of which a process has a thousand by default.
+#[test]
+fn a_pass_over_a_log_keeps_few_descriptors() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let log = small().open(&path).unwrap();
+    for _ in 0..60 {
+        log.append(&[7; 50_000]).unwrap();
+    }
+    let open = || {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        links.filter(|link| link.starts_with(&path)).count()
+    };
+    assert_eq!(records(&log).len(), 60);
+    assert!(open() < 15, "{}", open());
+    let view = dioxide_log::LogView::open(&path).unwrap();
+    assert_eq!(view.iter_from(Lsn(1)).filter(Result::is_ok).count(), 60);
+    let mut reader = dioxide_log::LogReader::open(&path).unwrap();
+    while reader.next().unwrap().is_some() {}
+    assert!(open() < 15, "{}", open());
+}

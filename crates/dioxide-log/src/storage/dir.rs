@@ -281,6 +281,10 @@ impl Segment for SegmentFile {
         }
     }
 
+    fn was_read(&self) {
+        drop(self.with_handles(|handles| handles.reader.take()));
+    }
+
     fn rest(&self) -> Result<()> {
         let Handles { writers, reader: _ } = self.with_handles(std::mem::take);
         if let Some((stable, other)) = writers {

@@ -97,6 +97,9 @@ pub trait Segment: Debug + Send + Sync {
     /// The medium's error.
     fn read(&self, into: &mut [u8], offset: u64) -> Result<()>;
 
+    /// A reader has left this segment: it may release what reading needs.
+    fn was_read(&self) {}
+
     /// The writer will not write to this segment for a while: it may release what writing needs.
     ///
     /// # Errors
