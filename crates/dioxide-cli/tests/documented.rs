@@ -180,6 +180,8 @@ impl Stage {
             (Some(&"diagnose"), _) => &["--runtime", "20ms", "--rounds", "1"],
             (Some(&"probe"), _) if words.contains(&"--for") => &["--runtime", "1s"],
             (Some(&"probe"), _) => &["--quick"],
+            // It waits for the next record otherwise.
+            (Some(&"log"), Some(&"tail")) => &["--count", "1"],
             _ => &[],
         };
         let more = more.iter().filter(|word| !short.contains(word) || !word.starts_with("--"));
