@@ -3,11 +3,11 @@
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::header::{Found, Header};
-use crate::format::scan::{Ending, Scan, Step};
+use crate::format::scan::{Ending, Scan};
 use crate::format::{BLOCK_BYTES, LogId};
 use crate::lsn::Lsn;
 use crate::reader::Record;
-use crate::recover::{Member, member_of};
+use crate::recover::{Member, follow, member_of};
 use crate::storage::device::is_device;
 use crate::storage::dir::Dir;
 use crate::storage::{Mark, Storage};
@@ -89,9 +89,7 @@ impl LogReader {
     ///
     /// As [`open`](Self::open).
     pub fn of(storage: Arc<dyn Storage>) -> Result<Self> {
-        let mark = storage.mark()?;
-        let followed = Followed::find(storage.as_ref())?;
-        let mark = below_both(mark.unwrap_or(UNKNOWN), storage.mark()?);
+        let (followed, mark) = Followed::find(storage.as_ref())?;
         let next = followed.scan.index().front();
         let (frames, window) = (Window::new(FRAMES_BYTES), Window::new(WINDOW_BYTES));
         Ok(Self { storage, next, is_moved: false, mark, followed, frames, window, at: None })
@@ -239,9 +237,7 @@ impl LogReader {
     fn find_again(&mut self) -> Result<()> {
         self.at = None;
         self.frames.clear();
-        let mark = self.storage.mark()?;
-        self.followed = Followed::find(self.storage.as_ref())?;
-        self.mark = below_both(mark.unwrap_or(UNKNOWN), self.storage.mark()?);
+        (self.followed, self.mark) = Followed::find(self.storage.as_ref())?;
         Ok(())
     }
 }
@@ -262,12 +258,14 @@ fn below_both(before: Mark, after: Option<Mark>) -> Mark {
 }
 
 impl Followed {
-    /// Reads the log from its medium.
-    fn find(storage: &dyn Storage) -> Result<Self> {
+    /// Reads the log from its medium, and the mark that holds for it.
+    fn find(storage: &dyn Storage) -> Result<(Self, Mark)> {
+        let mark = storage.mark()?.unwrap_or(UNKNOWN);
         let found = view::find(storage)?;
         let last = &found.chain.back().expect("the last segment").header;
         let scan = Scan::resume(last, found.end, found.index);
-        Ok(Self { id: found.id, chain: found.chain, scan, ended: found.ended })
+        let followed = Self { id: found.id, chain: found.chain, scan, ended: found.ended };
+        Ok((followed, below_both(mark, storage.mark()?)))
     }
 
     /// Follows the frames behind those that are known. False if that fails. The log is then to be
@@ -286,31 +284,18 @@ impl Followed {
             }
             let last = self.chain.back().expect("the last segment").clone();
             let segment = last.segment.as_ref();
-            // What was read before may have been incomplete.
-            let mut needed = BLOCK_BYTES;
-            let ending = loop {
-                if window.load(segment, self.scan.offset(), needed).is_err() {
-                    return false;
-                }
-                match self.scan.step(window.from(self.scan.offset())) {
-                    Step::More(bytes) => needed = bytes,
-                    Step::Ended(ending) => break ending,
-                }
-            };
+            let Ok(ending) = follow(&mut self.scan, segment, window) else { return false };
             self.forget_old();
             match ending {
-                Ending::End => self.ended = segment.rest().is_ok(),
+                Ending::End if segment.rest().is_ok() => self.ended = true,
+                Ending::End => return false,
                 // No frame follows, unless the segment is used again by now.
                 Ending::Open => {
-                    window.clear();
                     let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
                     return segment.read(&mut block, 0).is_ok()
                         && Header::parse(&block) == Found::Header(last.header);
                 }
                 Ending::Contradiction(_) | Ending::Unknown(_) => return false,
-            }
-            if !self.ended {
-                return false;
             }
         }
     }

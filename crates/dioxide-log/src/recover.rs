@@ -238,12 +238,18 @@ fn check_unused(segment: &dyn Segment) -> Result<()> {
 fn scan(member: &Member) -> Result<Scanned> {
     let mut scan = Scan::new(&member.header);
     let mut window = Window::new(WINDOW_BYTES);
+    let ending = follow(&mut scan, member.segment.as_ref(), &mut window)?;
+    Ok(Scanned { scan, ending })
+}
+
+/// Follows the frames of a segment from where the scan is. The content of the window is read anew.
+pub fn follow(scan: &mut Scan, segment: &dyn Segment, window: &mut Window) -> Result<Ending> {
     let mut needed = BLOCK_BYTES;
     loop {
-        window.load(member.segment.as_ref(), scan.offset(), needed)?;
+        window.load(segment, scan.offset(), needed)?;
         match scan.step(window.from(scan.offset())) {
             Step::More(bytes) => needed = bytes,
-            Step::Ended(ending) => return Ok(Scanned { scan, ending }),
+            Step::Ended(ending) => return Ok(ending),
         }
     }
 }
