@@ -14,6 +14,8 @@ pub const MARK_BYTES: u64 = HEADER_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Records,
+    /// Copies of records, and bounds of streams. They free segments.
+    Upkeep,
     /// A new front. It frees a segment or not.
     Front {
         frees: bool,
@@ -27,7 +29,7 @@ impl Purpose {
     /// a segment lets a full log continue, so the others cannot use up its place.
     fn leaves(self) -> u64 {
         match self {
-            Self::Records => RESERVED_BYTES,
+            Self::Records | Self::Upkeep => RESERVED_BYTES,
             Self::Front { frees: false } => RESERVED_BYTES / 2,
             Self::Back => RESERVED_BYTES / 4,
             Self::Front { frees: true } => 2 * MARK_BYTES,
@@ -178,14 +180,15 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::LogId;
     use crate::format::frame::checksum_of;
     use crate::format::scan::{Ending, Scan, Step};
+    use crate::format::{Content, LogId};
     use crate::storage::Storage;
     use crate::storage::memory::Memory;
 
     fn member() -> Member {
         let header = Header {
+            content: Content::Records,
             log: LogId([3; 16]),
             number: 1,
             segment_bytes: 64 << 10,

@@ -19,6 +19,36 @@ pub struct Place {
     pub run: (Lsn, Lsn),
 }
 
+/// The frame of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The number of the segment.
+    pub segment: u64,
+    /// The offset in the segment.
+    pub offset: u32,
+    /// The size of the frame.
+    pub bytes: u32,
+}
+
+impl Location {
+    pub fn new(segment: u64, offset: u64, bytes: u64) -> Self {
+        // A segment has at most 1 GiB.
+        Self { segment, offset: offset as u32, bytes: bytes as u32 }
+    }
+}
+
+/// The segments of a log.
+#[derive(Clone, Copy, Debug)]
+pub struct Segments {
+    /// The number of the oldest.
+    pub oldest: u64,
+    pub count: u64,
+    /// The size of each.
+    pub bytes: u64,
+    /// There is no free segment, and none can be made.
+    pub is_full: bool,
+}
+
 /// Records of consecutive LSNs, one behind the other in one segment. Frames without payload may
 /// lie between them.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@
 //! and the frames of one write. A [`storage`] is a medium. `recover` reads a log as it was left,
 //! and `writer` continues it: it owns the control flow of appends, truncations and flushes. `pool`
 //! makes and frees segments. `reader` follows the writer, and `view` reads without one. Both go
-//! along the frames by a `cursor`.
+//! along the frames by a `cursor`. `streams` is a layer on top: many logs in one.
 
 #![deny(unsafe_code)]
 #![cfg_attr(fuzzing, allow(missing_docs))]
@@ -39,6 +39,7 @@ mod reader;
 mod recover;
 mod stats;
 pub mod storage;
+mod streams;
 mod threads;
 mod ticket;
 mod view;
@@ -62,4 +63,5 @@ pub use options::LogOptions;
 pub use reader::{Follow, Iter, Record};
 pub use recover::Report;
 pub use stats::Stats;
+pub use streams::{Stream, StreamAppend, StreamFollow, StreamIter, StreamLog, StreamStats};
 pub use view::{LogView, Records};

@@ -1,5 +1,6 @@
 //! A log, as users see it.
 
+use crate::batch::Purpose;
 use crate::error::{Error, Result};
 use crate::format::header::Header;
 use crate::format::{BLOCK_BYTES, LogId};
@@ -91,9 +92,10 @@ impl LogOptions {
                 recovered.clear()?;
                 recovered
             }
-            None if self.create => create(storage.as_ref(), self.segment_bytes)?,
+            None if self.create => create(storage.as_ref(), self)?,
             None => return Err(Error::Missing { path: storage.path().into() }),
         };
+        recovered.check_content(self.content)?;
         let writer = Arc::new(Writer::new(storage.clone(), self.clone(), recovered)?);
         let run = {
             let writer = writer.clone();
@@ -107,10 +109,10 @@ impl LogOptions {
 
 /// Makes the first segment of a log. Its header is stable before its first frame, so that damage of
 /// the header is not taken for a log that was never begun.
-fn create(storage: &dyn Storage, segment_bytes: u64) -> Result<Recovered> {
+fn create(storage: &dyn Storage, options: &LogOptions) -> Result<Recovered> {
     let mut segments = storage.segments()?;
     if segments.is_empty() {
-        storage.create(segment_bytes)?;
+        storage.create(options.segment_bytes)?;
         segments = storage.segments()?;
     }
     let segment = segments.remove(0);
@@ -119,8 +121,8 @@ fn create(storage: &dyn Storage, segment_bytes: u64) -> Result<Recovered> {
     rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Error::system("draw a random name for", storage.path(), error))?;
     #[rustfmt::skip]
-    let header = Header { log: LogId(id), number: 1, segment_bytes, first: Lsn::FIRST,
-        front: Lsn::FIRST, begun: now() };
+    let header = Header { content: options.content, log: LogId(id), number: 1, segment_bytes,
+        first: Lsn::FIRST, front: Lsn::FIRST, begun: now() };
     let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
     header.encode(&mut block);
     segment.write(&block, 0, true)?;
@@ -146,7 +148,7 @@ impl Log {
         LogOptions::new().open(path)
     }
 
-    fn writer(&self) -> &Arc<Writer> {
+    pub(crate) fn writer(&self) -> &Arc<Writer> {
         &self.0.writer
     }
 
@@ -178,7 +180,7 @@ impl Log {
         if records.is_empty() {
             return Ok(self.next_lsn());
         }
-        let (state, pushed) = self.writer().push(records)?;
+        let (state, pushed) = self.writer().push(records, Purpose::Records)?;
         self.writer().finish(state, &pushed.ticket)?;
         Ok(pushed.first)
     }
@@ -210,8 +212,8 @@ impl Log {
     /// future waits until it is acknowledged. A thread of the log writes it, and wakes the task. A
     /// waker must not call what waits for the log, as `append` and `close` do. It may drop the log.
     pub fn append_async(&self, record: &[u8]) -> Append {
-        let pushed = self.writer().submit(record).map(|pushed| (pushed.first, pushed.ticket));
-        Append { pushed: Some(pushed), waker: None }
+        let pushed = self.writer().submit(record);
+        Append::new(pushed.map(|pushed| (pushed.first, pushed.ticket)))
     }
 
     /// Makes everything stable that was acknowledged before the call. For
@@ -373,6 +375,12 @@ impl Drop for Open {
 pub struct Append {
     pushed: Option<Result<(Lsn, Arc<Ticket>)>>,
     waker: Option<usize>,
+}
+
+impl Append {
+    pub(crate) fn new(pushed: Result<(Lsn, Arc<Ticket>)>) -> Self {
+        Self { pushed: Some(pushed), waker: None }
+    }
 }
 
 impl Future for Append {

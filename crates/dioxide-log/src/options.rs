@@ -1,7 +1,7 @@
 //! The options of a log.
 
 use crate::error::{Error, Result};
-use crate::format::is_segment_size;
+use crate::format::{Content, is_segment_size};
 use dioxide::Durability;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ pub struct LogOptions {
     pub(crate) retain_bytes: Option<u64>,
     pub(crate) retain_age: Option<Duration>,
     pub(crate) read_unsynced: bool,
+    pub(crate) content: Content,
 }
 
 impl Default for LogOptions {
@@ -44,6 +45,7 @@ impl LogOptions {
             retain_bytes: None,
             retain_age: None,
             read_unsynced: false,
+            content: Content::Records,
         }
     }
 
@@ -102,6 +104,14 @@ impl LogOptions {
     pub fn read_unsynced(mut self, read: bool) -> Self {
         self.read_unsynced = read;
         self
+    }
+
+    /// How many free segments are kept for frames that free others.
+    pub(crate) fn reserve(&self) -> usize {
+        match self.content {
+            Content::Records => 0,
+            Content::Streams => 1,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -63,7 +63,8 @@ pub fn run(writer: &Arc<Writer>) {
 fn next_job(writer: &Writer, state: &mut State, made_during: &mut u64) -> Option<Job> {
     let number = state.chain().back().expect("a log has a segment").header.number;
     let wanted = std::mem::take(&mut state.pool.wanted);
-    if state.pool.free.is_empty() {
+    let reserve = writer.options.reserve();
+    if state.pool.free.len() <= reserve {
         let ahead = state.is_half_full() && *made_during != number && !writer.storage.is_fixed();
         if wanted || ahead {
             *made_during = number;
@@ -73,7 +74,7 @@ fn next_job(writer: &Writer, state: &mut State, made_during: &mut u64) -> Option
     if !state.pool.resting.is_empty() {
         return Some(Job::Rest(std::mem::take(&mut state.pool.resting)));
     }
-    let surplus = state.pool.free.len() > writer.options.spare_segments;
+    let surplus = state.pool.free.len() > writer.options.spare_segments.max(reserve);
     if surplus && !wanted && !writer.storage.is_fixed() {
         return state.pool.free.pop_back().map(Job::Remove);
     }

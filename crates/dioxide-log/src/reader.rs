@@ -2,6 +2,7 @@
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
+use crate::index::Location;
 use crate::lsn::Lsn;
 use crate::window::Window;
 use crate::writer::Writer;
@@ -67,11 +68,17 @@ impl Iter {
     /// Or the error of a read.
     #[allow(clippy::should_implement_trait)] // It lends.
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        Ok(self.next_located()?.map(|(_, record)| record))
+    }
+
+    /// As [`next`](Self::next), with the location of the frame.
+    pub(crate) fn next_located(&mut self) -> Result<Option<(Location, Record<'_>)>> {
         let Some(size) = self.advance()? else { return Ok(None) };
         let at = self.at.as_mut().expect("the record was found there");
         let lsn = self.next;
         self.next = lsn.next();
-        Ok(Some(Record { lsn, payload: at.take(&self.window, size) }))
+        let location = Location::new(at.member.header.number, at.offset, size);
+        Ok(Some((location, Record { lsn, payload: at.take(&self.window, size) })))
     }
 
     /// Moves to the frame of the next record, and returns its size. None if there is none yet.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::frame::Home;
 use crate::format::header::{Found, Header};
 use crate::format::scan::{Ending, Looked, Remnant, Scan, Search, Step};
-use crate::format::{BLOCK_BYTES, LogId, block_of, is_segment_size};
+use crate::format::{BLOCK_BYTES, Content, LogId, block_of, is_segment_size};
 use crate::index::Index;
 use crate::lsn::Lsn;
 use crate::storage::{Segment, Storage};
@@ -115,6 +115,10 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
             Found::Invalid => invalid.push(segment),
             Found::Version(version) => {
                 let reason = format!("the log has version {version} of its format");
+                return Err(Error::Version { path, reason });
+            }
+            Found::Content(content) => {
+                let reason = format!("the log has records of kind {content}");
                 return Err(Error::Version { path, reason });
             }
             Found::Header(header) => {
@@ -391,6 +395,19 @@ impl Recovered {
             remnants: Vec::new(),
             report: Report::default(),
         }
+    }
+
+    /// Fails if the log has another content than the caller expects.
+    pub fn check_content(&self, expected: Content) -> Result<()> {
+        let Member { header, segment } = self.chain.back().expect("the last segment");
+        if header.content == expected {
+            return Ok(());
+        }
+        let path = segment.path().display();
+        Err(Error::Options(match expected {
+            Content::Records => format!("{path}: a log of streams; open it with StreamLog"),
+            Content::Streams => format!("{path}: a log without streams; open it with Log"),
+        }))
     }
 
     /// Makes the log ready for a writer. The records are stable then, and no remnant of a torn

@@ -9,6 +9,8 @@ use dioxide::Buffer;
 #[derive(Debug)]
 pub struct Window {
     buffer: Buffer,
+    /// The number of bytes to read at least.
+    least: u64,
     /// The offset of the first byte in its segment.
     start: u64,
     /// The number of bytes that were read.
@@ -16,9 +18,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// An empty window that reads this many bytes at once.
+    /// An empty window that reads at least this many bytes at once.
     pub fn new(bytes: usize) -> Self {
-        Self { buffer: Buffer::zeroed(bytes), start: 0, filled: 0 }
+        Self { buffer: Buffer::zeroed(bytes), least: bytes as u64, start: 0, filled: 0 }
     }
 
     /// The bytes from an offset on, as far as they are in memory.
@@ -32,11 +34,11 @@ impl Window {
     pub fn load(&mut self, segment: &dyn Segment, offset: u64, bytes: u64) -> Result<()> {
         let start = block_of(offset);
         let left = segment.bytes().saturating_sub(start);
-        let needed = (offset - start + bytes).next_multiple_of(BLOCK_BYTES);
+        let needed = (offset - start + bytes).next_multiple_of(BLOCK_BYTES).max(self.least);
         if needed.min(left) > self.buffer.len() as u64 {
             self.buffer = Buffer::zeroed(needed as usize);
         }
-        let size = left.min(self.buffer.len() as u64) as usize;
+        let size = left.min(needed) as usize;
         self.filled = 0;
         segment.read(&mut self.buffer[..size], start)?;
         (self.start, self.filled) = (start, size);

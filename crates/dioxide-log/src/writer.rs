@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::format::frame::{Flags, Kind, checksum_of, frame_bytes};
 use crate::format::header::Header;
 use crate::format::{BLOCK_BYTES, LogId, block_of};
-use crate::index::{Index, Place};
+use crate::index::{Index, Location, Place, Segments};
 use crate::lsn::Lsn;
 use crate::options::LogOptions;
 use crate::recover::{Member, Recovered, Report, member_of};
@@ -138,7 +138,7 @@ pub struct Pool {
     pub ends: bool,
 }
 
-type Guard<'a> = MutexGuard<'a, State>;
+pub type Guard<'a> = MutexGuard<'a, State>;
 
 /// Waits whose event has come. They are woken without the lock: a task may do anything then.
 #[derive(Debug, Default)]
@@ -162,7 +162,32 @@ impl Waiting {
 #[derive(Debug)]
 pub struct Pushed {
     pub first: Lsn,
+    /// The segment and the offset of the first frame.
+    pub segment: u64,
+    offset: u64,
     pub ticket: Arc<Ticket>,
+}
+
+/// The oldest segment of a log.
+#[derive(Clone, Copy, Debug)]
+pub struct Oldest {
+    pub segments: Segments,
+    /// The lowest LSN of the log.
+    pub front: Lsn,
+    /// The LSN behind the last record of the segment. None if it is the only one.
+    pub end: Option<Lsn>,
+}
+
+impl Pushed {
+    /// The locations of the frames that have these payloads.
+    pub fn locations(&self, payloads: &[&[u8]]) -> impl Iterator<Item = Location> {
+        payloads.iter().scan(self.offset, |offset, payload| {
+            let bytes = frame_bytes(payload.len());
+            let location = Location::new(self.segment, *offset, bytes);
+            *offset += bytes;
+            Some(location)
+        })
+    }
 }
 
 impl Writer {
@@ -271,7 +296,11 @@ impl Writer {
     }
 
     /// Adds records as one atomic batch.
-    pub fn push(self: &Arc<Self>, records: &[&[u8]]) -> Result<(Guard<'_>, Pushed)> {
+    pub fn push(
+        self: &Arc<Self>,
+        records: &[&[u8]],
+        purpose: Purpose,
+    ) -> Result<(Guard<'_>, Pushed)> {
         let sums: Vec<u32>;
         let first;
         // Without an allocation for the usual case.
@@ -290,8 +319,13 @@ impl Writer {
         if bytes > max {
             return Err(Error::TooLong { bytes, max });
         }
-        let mut state = self.reserve(self.lock(), bytes, Purpose::Records)?;
-        let pushed = Pushed { first: state.index.next(), ticket: state.ticket.clone() };
+        let mut state = self.reserve(self.lock(), bytes, purpose)?;
+        let pushed = Pushed {
+            first: state.index.next(),
+            segment: state.batch.header().number,
+            offset: state.batch.end(),
+            ticket: state.ticket.clone(),
+        };
         let last = records.len().wrapping_sub(1);
         for (number, (record, sum)) in records.iter().zip(sums).enumerate() {
             let lsn = state.index.next();
@@ -330,9 +364,16 @@ impl Writer {
                 state = self.wait(&self.room, state);
                 continue;
             }
+            // Records leave free segments to frames that free others.
+            let left = if purpose == Purpose::Records { self.options.reserve() } else { 0 };
             match state.batch.fit(bytes, self.options.batch_bytes, purpose) {
+                Fit::Yes if state.pool.free.len() < left => {
+                    state = self.wait_for_free(state, left)?
+                }
                 Fit::Yes => return Ok(state),
-                Fit::InNextSegment if !state.batch.ended() => state = self.end_segment(state)?,
+                Fit::InNextSegment if !state.batch.ended() => {
+                    state = self.end_segment(state, left + 1)?;
+                }
                 Fit::InNextSegment | Fit::AfterThisBatch => state = self.make_room(state),
             }
         }
@@ -349,10 +390,21 @@ impl Writer {
         self.lock()
     }
 
-    /// Completes the segment, if another is free to follow.
-    fn end_segment<'a>(&'a self, mut state: Guard<'a>) -> Result<Guard<'a>> {
+    /// Completes the segment, if this many are free.
+    fn end_segment<'a>(&'a self, state: Guard<'a>, count: usize) -> Result<Guard<'a>> {
+        let number = state.batch.header().number;
+        let mut state = self.wait_for_free(state, count)?;
+        // Another thread may have ended it. The next one may have room.
+        if !state.batch.ended() && state.batch.header().number == number {
+            self.end(&mut state);
+        }
+        Ok(state)
+    }
+
+    /// Waits until this many segments are free, or another segment began.
+    fn wait_for_free<'a>(&'a self, mut state: Guard<'a>, count: usize) -> Result<Guard<'a>> {
         let (attempts, number) = (state.pool.attempts, state.batch.header().number);
-        while state.pool.free.is_empty() {
+        while state.pool.free.len() < count {
             if state.pool.attempts > attempts
                 && let Some(error) = &state.pool.error
             {
@@ -363,11 +415,9 @@ impl Writer {
             state = self.wait(&self.room, state);
             state.check()?;
             if state.batch.ended() || state.batch.header().number != number {
-                // Another thread ended it. The next one may have room.
-                return Ok(state);
+                break;
             }
         }
-        self.end(&mut state);
         Ok(state)
     }
 
@@ -403,16 +453,21 @@ impl Writer {
     /// Adds a record that the driver writes, if no other thread does.
     pub fn submit(self: &Arc<Self>, record: &[u8]) -> Result<Pushed> {
         self.start_driver()?;
-        let (mut state, pushed) = self.push(&[record])?;
+        let (state, pushed) = self.push(&[record], Purpose::Records)?;
+        self.give_away(state);
+        Ok(pushed)
+    }
+
+    /// Leaves what was added to the driver, if no other thread writes it. The driver runs.
+    pub fn give_away(&self, mut state: Guard<'_>) {
         if !state.leading {
             state.leading = true;
             self.give_to_driver(&mut state);
         }
-        Ok(pushed)
     }
 
     /// Starts the driver before the first record that needs it.
-    fn start_driver(self: &Arc<Self>) -> Result<()> {
+    pub fn start_driver(self: &Arc<Self>) -> Result<()> {
         let mut state = self.lock();
         state.check()?;
         if !state.has_driver {
@@ -528,7 +583,7 @@ impl Writer {
             .then(|| member_of(&state.chain, before))
             .flatten()
             .map(|member| member.segment.clone());
-        if state.pool.free.is_empty() && state.is_half_full() {
+        if state.pool.free.len() <= self.options.reserve() && state.is_half_full() {
             self.pool.notify_one();
         }
         let progress = Progress {
@@ -677,7 +732,7 @@ impl Writer {
     }
 
     /// Waits until all frames are stable.
-    fn stabilize(self: &Arc<Self>, state: Guard<'_>) -> Result<()> {
+    pub fn stabilize(self: &Arc<Self>, state: Guard<'_>) -> Result<()> {
         drop(self.settle(state)?);
         match self.is_durable() {
             true => Ok(()),
@@ -850,6 +905,25 @@ impl Writer {
         }
         let place = state.index.find(lsn)?;
         Some((place, member_of(&state.chain, place.segment)?.clone()))
+    }
+
+    /// A segment in use.
+    pub fn member(&self, number: u64) -> Option<Member> {
+        member_of(&self.lock().chain, number).cloned()
+    }
+
+    /// The oldest segment.
+    pub fn oldest(&self) -> Oldest {
+        let state = self.lock();
+        let is_full = state.pool.error.is_some() && state.pool.free.len() <= self.options.reserve();
+        let segments = Segments {
+            oldest: state.chain[0].header.number,
+            count: state.chain.len() as u64,
+            bytes: self.segment_bytes,
+            is_full,
+        };
+        let end = state.chain.get(1).map(|next| next.header.first);
+        Oldest { segments, front: state.index.front(), end }
     }
 
     /// The lowest LSN, and the next one.

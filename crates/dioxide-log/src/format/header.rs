@@ -7,9 +7,27 @@ const MAGIC: [u8; 8] = *b"DIOXLOG\0";
 const VERSION: u32 = 1;
 pub const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
+/// The kind of records that a log has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Content {
+    /// Records of the user.
+    #[default]
+    Records = 0,
+    /// Records of streams, and bounds of streams.
+    Streams = 1,
+}
+
+impl Content {
+    fn parse(number: u32) -> Option<Self> {
+        [Self::Records, Self::Streams].into_iter().find(|content| *content as u32 == number)
+    }
+}
+
 /// The first block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    pub content: Content,
     pub log: LogId,
     /// The number of the segment.
     pub number: u64,
@@ -33,6 +51,8 @@ pub enum Found {
     Invalid,
     /// A valid header of another version of the format.
     Version(u32),
+    /// A valid header of a log with a content that this version does not know.
+    Content(u32),
 }
 
 /// Whether a block may have been a header, and was then torn by a write of another header.
@@ -46,6 +66,7 @@ impl Header {
         block.fill(0);
         block[..8].copy_from_slice(&MAGIC);
         block[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        block[12..16].copy_from_slice(&(self.content as u32).to_le_bytes());
         block[16..32].copy_from_slice(&self.log.0);
         let numbers = [self.number, self.segment_bytes, self.first.0, self.front.0, self.begun];
         for (into, number) in block[32..72].chunks_exact_mut(8).zip(numbers) {
@@ -69,8 +90,11 @@ impl Header {
         if version != VERSION {
             return Found::Version(version);
         }
+        let content = u32_at(block, 12);
+        let Some(content) = Content::parse(content) else { return Found::Content(content) };
         let number = |at: usize| u64_at(block, 32 + 8 * at);
         let header = Self {
+            content,
             log: LogId(array(block, 16..32)),
             number: number(0),
             segment_bytes: number(1),
@@ -103,6 +127,7 @@ mod tests {
 
     fn header() -> Header {
         Header {
+            content: Content::Streams,
             log: LogId(*b"0123456789abcdef"),
             number: 7,
             segment_bytes: 1 << 20,
@@ -132,12 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named() {
-        let mut block = [0; BLOCK_BYTES as usize];
-        header().encode(&mut block);
-        block[8] = 2;
-        let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
-        block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
-        assert_eq!(Header::parse(&block), Found::Version(2));
+    fn another_version_or_content_is_named() {
+        for (at, found) in [(8, Found::Version(2)), (12, Found::Content(2))] {
+            let mut block = [0; BLOCK_BYTES as usize];
+            header().encode(&mut block);
+            block[at] = 2;
+            let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
+            block[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+            assert_eq!(Header::parse(&block), found);
+        }
     }
 }

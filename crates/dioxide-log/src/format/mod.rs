@@ -4,6 +4,8 @@ pub mod frame;
 pub mod header;
 pub mod scan;
 
+pub use header::Content;
+
 use std::ops::Range;
 
 /// The unit of writes in bytes. The header of a segment fills one.

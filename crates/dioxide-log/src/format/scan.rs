@@ -239,12 +239,14 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::Content;
     use crate::format::frame::{Flags, checksum_of, frame_bytes};
 
     const BYTES: u64 = 64 << 10;
 
     fn header() -> Header {
         Header {
+            content: Content::Records,
             log: LogId([7; 16]),
             number: 3,
             segment_bytes: BYTES,

@@ -1,0 +1,174 @@
+//! Frees the oldest segments of a log of streams.
+//!
+//! 1. The frames of the oldest segment that streams still need are copied to the end of the log,
+//!    each under the lock of its stream. A record first, then the bounds of its stream.
+//! 2. The copies become stable.
+//! 3. Readers find the copies.
+//! 4. The front of the log moves behind the segment, so that it is free.
+//!
+//! After a crash before the fourth step, a record lies in two places. Both are the same, and the
+//! later one counts. A record that was truncated after its copy lies before the new bounds, so it
+//! stays truncated.
+
+use super::entry::Entry;
+use super::log::Core;
+use super::stream::Shared;
+use crate::batch::Purpose;
+use crate::error::{Error, Result};
+use crate::index::{Location, Segments};
+use crate::lsn::Lsn;
+use crate::reader::Iter;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Wakes the collector.
+#[derive(Default)]
+pub(super) struct Signal {
+    state: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+#[derive(Default, PartialEq)]
+enum Wanted {
+    #[default]
+    Nothing,
+    Look,
+    End,
+}
+
+impl Signal {
+    fn set(&self, wanted: Wanted) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state != Wanted::End {
+            *state = wanted;
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// There may be a segment to collect.
+    pub fn wake(&self) {
+        self.set(Wanted::Look);
+    }
+
+    pub fn end(&self) {
+        self.set(Wanted::End);
+    }
+
+    fn has_ended(&self) -> bool {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) == Wanted::End
+    }
+
+    /// Waits for work. False at the end.
+    fn wait(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_while(state, |wanted| *wanted == Wanted::Nothing);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        if *state == Wanted::Look {
+            *state = Wanted::Nothing;
+            return true;
+        }
+        false
+    }
+}
+
+/// Works until the log is closed.
+pub(super) fn run(core: &Core) {
+    while core.signal.wait() {
+        match collect_all(core) {
+            // A full log is reported to the appends.
+            Ok(()) | Err(Error::Closed | Error::Full(_) | Error::DeviceFull(_)) => {}
+            Err(error) => log::warn!("{error}"),
+        }
+    }
+}
+
+/// Collects what can be, and returns whether an append may succeed then. For a full log.
+pub(super) fn make_space(core: &Core) -> bool {
+    if let Err(error) = collect_all(core) {
+        log::warn!("{error}");
+    }
+    !core.writer().oldest().segments.is_full
+}
+
+fn collect_all(core: &Core) -> Result<()> {
+    let _alone = core.collecting.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let oldest = core.writer().oldest();
+        let must = core.usage().must_collect(oldest.segments);
+        let Some(end) = oldest.end.filter(|_| must && !core.signal.has_ended()) else {
+            return Ok(());
+        };
+        if !collect(core, oldest.segments, oldest.front, end)? {
+            return Ok(());
+        }
+    }
+}
+
+/// A record that was copied.
+struct Moved {
+    shared: Arc<Shared>,
+    lsn: Lsn,
+    from: Location,
+    to: Location,
+}
+
+/// Collects the oldest segment, which has the records from `front` up to, not including, `end`.
+/// False if it is not complete.
+fn collect(core: &Core, segments: Segments, front: Lsn, end: Lsn) -> Result<bool> {
+    let writer = core.writer();
+    if writer.visible() < end {
+        return Ok(false);
+    }
+    writer.start_driver()?;
+    let mut moved = Vec::new();
+    let mut anchored = BTreeMap::new();
+    let mut iter = Iter::new(writer.clone(), front);
+    while iter.lsn() < end {
+        let Some((from, record)) = iter.next_located()? else { return Ok(false) };
+        match Entry::parse(record.payload).expect("it was parsed before") {
+            Entry::Record { stream, lsn, record } | Entry::Copy { stream, lsn, record } => {
+                let shared = core.shared(stream);
+                let state = shared.lock();
+                if state.table.get(lsn) != Some(from) {
+                    continue;
+                }
+                let payload = Entry::Copy { stream, lsn, record }.encode();
+                let (guard, pushed) = writer.push(&[&payload], Purpose::Upkeep)?;
+                writer.give_away(guard);
+                let to = pushed.locations(&[&payload]).next().expect("one");
+                drop(state);
+                moved.push(Moved { shared, lsn, from, to });
+            }
+            Entry::Bounds { stream, .. } => {
+                let shared = core.shared(stream);
+                if shared.lock().table.anchor() == Some(from) {
+                    anchored.insert(stream, (shared.clone(), from));
+                }
+            }
+        }
+    }
+    for (stream, (shared, anchor)) in anchored {
+        let mut state = shared.lock();
+        // Newer bounds lie in a later segment.
+        if state.table.anchor() == Some(anchor) {
+            let (front, next) = (state.table.front(), state.table.next());
+            writer.give_away(core.push_bounds(stream, &mut state, front, next)?);
+            core.copied_bytes.fetch_add(anchor.bytes.into(), Relaxed);
+        }
+    }
+    writer.stabilize(writer.lock())?;
+    for Moved { shared, lsn, from, to } in moved {
+        let mut state = shared.lock();
+        if state.table.relocate(lsn, from, to) {
+            let mut usage = core.usage();
+            usage.remove(from);
+            usage.add(to);
+        }
+        core.copied_bytes.fetch_add(to.bytes.into(), Relaxed);
+    }
+    debug_assert!(!core.usage().needs(segments.oldest));
+    writer.truncate_front(end)?;
+    Ok(true)
+}

@@ -1,0 +1,277 @@
+//! Readers of a stream.
+
+use super::entry::Entry;
+use super::stream::Stream;
+use crate::error::{Error, Result};
+use crate::format::BLOCK_BYTES;
+use crate::format::frame::Frame;
+use crate::index::Location;
+use crate::lsn::Lsn;
+use crate::reader::Record;
+use crate::recover::Member;
+use crate::window::Window;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+/// The longest read, unless a record is longer.
+const READ_BYTES_MAX: u64 = 256 << 10;
+/// A read is longer than a record if this part of it, or more, is records of the stream.
+const SHARE: u64 = 4;
+
+/// A position in a stream that moves from record to record.
+///
+/// [`next`](Self::next) lends each record until the next call. As an iterator it copies them.
+#[derive(Debug)]
+pub struct StreamIter {
+    stream: Stream,
+    next: Lsn,
+    window: Window,
+    /// The segment that the window shows.
+    member: Option<Member>,
+}
+
+/// The number of bytes to read for the record at the first location. The others are those of the
+/// next records: the read covers them if they lie close together.
+fn read_bytes(mut locations: impl Iterator<Item = Location>) -> u64 {
+    let first = locations.next().expect("a record");
+    let mut used = u64::from(first.bytes);
+    let mut worth = used;
+    let mut end = first.offset;
+    for location in locations {
+        let follows = location.segment == first.segment && location.offset >= end;
+        end = location.offset + location.bytes;
+        let bytes = u64::from(end.saturating_sub(first.offset));
+        used += u64::from(location.bytes);
+        if !follows || bytes > READ_BYTES_MAX {
+            break;
+        }
+        if used * SHARE >= bytes {
+            worth = bytes;
+        }
+    }
+    worth
+}
+
+/// The record of a stream in the frame at a location. None if it is not there.
+fn record_at<'a>(
+    bytes: &'a [u8],
+    member: &Member,
+    location: Location,
+    of: (u64, Lsn),
+) -> Option<&'a [u8]> {
+    let frame = Frame::parse(bytes, member.home(), location.offset.into()).ok()?;
+    match Entry::parse(frame.payload)? {
+        Entry::Record { stream, lsn, record } | Entry::Copy { stream, lsn, record } => {
+            ((stream, lsn) == of).then_some(record)
+        }
+        Entry::Bounds { .. } => None,
+    }
+}
+
+impl StreamIter {
+    pub(super) fn new(stream: Stream, next: Lsn) -> Self {
+        Self { stream, next, window: Window::new(BLOCK_BYTES as usize), member: None }
+    }
+
+    /// The LSN of the record that [`next`](Self::next) returns.
+    pub fn lsn(&self) -> Lsn {
+        self.next
+    }
+
+    /// Returns the next record, or None if there is none yet. Later calls may return one.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::OutOfRange`]: the record was removed by
+    ///   [`truncate_front`](Stream::truncate_front).
+    /// - [`Error::Corrupt`]: the record was damaged since it was written.
+    ///
+    /// Or the error of a read.
+    #[allow(clippy::should_implement_trait)] // It lends.
+    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        let Some((member, location)) = self.advance()? else { return Ok(None) };
+        let lsn = self.next;
+        self.next = lsn.next();
+        let bytes = self.window.from(location.offset.into());
+        let payload = record_at(bytes, &member, location, (self.stream.id(), lsn));
+        Ok(Some(Record { lsn, payload: payload.expect("it was found there") }))
+    }
+
+    /// The location of the next record, and the bytes to read if it is not in memory.
+    fn locate(&self) -> Result<Option<(Location, u64)>> {
+        let log = self.stream.core().writer().visible();
+        let mut state = self.stream.lock();
+        let (lsn, first, next) = (self.next, state.table.front(), state.table.next());
+        if lsn < first {
+            return Err(Error::OutOfRange { lsn, first, next });
+        }
+        if lsn >= state.visible(log) {
+            return Ok(None);
+        }
+        let location = state.table.get(lsn).expect("it is visible");
+        Ok(Some((location, read_bytes(state.table.from(lsn)))))
+    }
+
+    /// Reads the next record. None if there is none yet.
+    fn advance(&mut self) -> Result<Option<(Member, Location)>> {
+        let mut read = None;
+        loop {
+            let Some((location, bytes)) = self.locate()? else { return Ok(None) };
+            if let Some(member) = &self.member
+                && member.header.number == location.segment
+                && self.has(member, location)
+            {
+                return Ok(Some((member.clone(), location)));
+            }
+            let writer = self.stream.core().writer();
+            // It was read and is not there. It may have been moved meanwhile.
+            if read == Some(location) {
+                if writer.lock().is_closed() {
+                    // Another process may write the log by now.
+                    return Err(Error::Closed);
+                }
+                let path = writer.member(location.segment).map(|found| found.segment.path().into());
+                let path = path.unwrap_or_else(|| writer.storage.path().to_owned());
+                let reason = format!("record {} of stream {}", self.next, self.stream.id());
+                let reason = reason + " is not there any more";
+                return Err(Error::corrupt(&path, location.offset.into(), reason));
+            }
+            read = Some(location);
+            // Without the segment, the record was moved, and the next look finds it.
+            if let Some(member) = writer.member(location.segment) {
+                self.load(member, location, bytes)?;
+            }
+        }
+    }
+
+    fn has(&self, member: &Member, location: Location) -> bool {
+        let bytes = self.window.from(location.offset.into());
+        record_at(bytes, member, location, (self.stream.id(), self.next)).is_some()
+    }
+
+    fn load(&mut self, member: Member, location: Location, bytes: u64) -> Result<()> {
+        if let Some(old) = &self.member
+            && old.header.number != member.header.number
+        {
+            old.segment.was_read();
+        }
+        let read = self.window.load(member.segment.as_ref(), location.offset.into(), bytes);
+        let number = member.header.number;
+        self.member = Some(member);
+        match read {
+            // A segment that became free may be gone.
+            Err(_) if self.stream.core().writer().member(number).is_none() => {
+                self.window.clear();
+                Ok(())
+            }
+            read => read,
+        }
+    }
+}
+
+impl Iterator for StreamIter {
+    type Item = Result<(Lsn, Vec<u8>)>;
+
+    /// Returns the next record as a copy, and ends where there is none yet, or at an error.
+    fn next(&mut self) -> Option<Self::Item> {
+        match StreamIter::next(self) {
+            Ok(record) => record.map(|record| Ok((record.lsn, record.payload.to_vec()))),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// A reader that waits for records of a stream that are not there yet.
+#[derive(Debug)]
+pub struct StreamFollow {
+    iter: StreamIter,
+    /// Its number among those that wait.
+    number: u64,
+}
+
+impl StreamFollow {
+    pub(super) fn new(iter: StreamIter) -> Self {
+        let number = iter.stream.core().writer().next_follower();
+        Self { iter, number }
+    }
+
+    /// The LSN of the record that [`next`](Self::next) returns.
+    pub fn lsn(&self) -> Lsn {
+        self.iter.lsn()
+    }
+
+    /// The LSN of the log that must be visible before the record is, as far as it is known.
+    fn awaited(&self) -> Lsn {
+        // Before the look at the stream, so that a record that comes later is visible behind it.
+        let visible = self.iter.stream.core().writer().visible();
+        let behind = self.iter.stream.lock().behind(self.iter.next);
+        behind.map_or(visible, |behind| Lsn(behind.0 - 1))
+    }
+
+    /// Returns the next record, and waits for it. None after the log was closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`StreamIter::next`].
+    #[allow(clippy::should_implement_trait)] // It lends.
+    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        loop {
+            let awaited = self.awaited();
+            if self.iter.advance()?.is_some() {
+                return self.iter.next();
+            }
+            if !self.iter.stream.core().writer().wait_for(awaited) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// As [`next`](Self::next), for a task. The read itself blocks.
+    ///
+    /// # Errors
+    ///
+    /// As [`StreamIter::next`].
+    pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
+        loop {
+            let awaited = self.awaited();
+            if self.iter.advance()?.is_some() {
+                return self.iter.next();
+            }
+            let writer = self.iter.stream.core().writer();
+            let wait = |context: &mut Context<'_>| {
+                let there = writer.poll_for(awaited, self.number, context.waker());
+                there.map_or(Poll::Pending, Poll::Ready)
+            };
+            if !poll_fn(wait).await {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Drop for StreamFollow {
+    fn drop(&mut self) {
+        self.iter.stream.core().writer().forget(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_covers_records_that_lie_close_together() {
+        let location = |segment, offset, bytes| Location { segment, offset, bytes };
+        let bytes = |locations: &[Location]| read_bytes(locations.iter().copied());
+        let first = location(1, 4096, 100);
+        assert_eq!(bytes(&[first]), 100);
+        assert_eq!(bytes(&[first, location(1, 4196, 100)]), 200);
+        assert_eq!(bytes(&[first, location(1, 5000, 100)]), 100, "too far away");
+        let near = [first, location(1, 5000, 100), location(1, 5100, 400)];
+        assert_eq!(bytes(&near), 1404, "the next one makes up for it");
+        assert_eq!(bytes(&[first, location(2, 4196, 100)]), 100, "in another segment");
+        assert_eq!(bytes(&[first, location(1, 8, 100)]), 100, "a copy lies before it");
+        let many = (0..10_000).map(|number| location(1, 4096 + number * 100, 100));
+        assert!(read_bytes(many).abs_diff(READ_BYTES_MAX) < 100);
+    }
+}
