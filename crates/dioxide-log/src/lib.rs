@@ -21,6 +21,7 @@
 //! and `writer` continues it: it owns the control flow of appends, truncations and flushes. `pool`
 //! makes and frees segments. `reader` follows the writer, and `view` reads without one. Both go
 //! along the frames by a `cursor`. `streams` is a layer on top: many logs in one.
+//! `suite`, with the feature of that name, checks media of others.
 
 #![deny(unsafe_code)]
 #![cfg_attr(fuzzing, allow(missing_docs))]
@@ -40,6 +41,8 @@ mod recover;
 mod stats;
 pub mod storage;
 mod streams;
+#[cfg(feature = "suite")]
+pub mod suite;
 mod threads;
 mod ticket;
 mod view;

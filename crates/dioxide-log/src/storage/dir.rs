@@ -164,7 +164,7 @@ impl Storage for Dir {
     fn publish(&self, mark: Mark) {
         let write = |file: &fs::File| file.write_all_at(&mark.encode(), 0);
         let mut options = fs::OpenOptions::new();
-        if let Err(error) = self.with_mark(options.write(true).create(true), write)
+        if let Err(error) = self.with_mark(options.read(true).write(true).create(true), write)
             && !self.has_warned.swap(true, Relaxed)
         {
             log::warn!("{}: the readers of other processes wait: {error}", self.path.display());
