@@ -14,8 +14,10 @@ pub const MARK_BYTES: u64 = HEADER_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Records,
-    /// Copies of records, and bounds of streams. They free segments.
-    Upkeep,
+    /// Bounds of streams, which make segments collectable.
+    Bounds,
+    /// Copies from the segment that is being collected.
+    Copies,
     /// A new front. It frees a segment or not.
     Front {
         frees: bool,
@@ -29,7 +31,7 @@ impl Purpose {
     /// a segment lets a full log continue, so the others cannot use up its place.
     fn leaves(self) -> u64 {
         match self {
-            Self::Records | Self::Upkeep => RESERVED_BYTES,
+            Self::Records | Self::Bounds | Self::Copies => RESERVED_BYTES,
             Self::Front { frees: false } => RESERVED_BYTES / 2,
             Self::Back => RESERVED_BYTES / 4,
             Self::Front { frees: true } => 2 * MARK_BYTES,

@@ -37,18 +37,6 @@ impl Location {
     }
 }
 
-/// The segments of a log.
-#[derive(Clone, Copy, Debug)]
-pub struct Segments {
-    /// The number of the oldest.
-    pub oldest: u64,
-    pub count: u64,
-    /// The size of each.
-    pub bytes: u64,
-    /// There is no free segment, and none can be made.
-    pub is_full: bool,
-}
-
 /// Records of consecutive LSNs, one behind the other in one segment. Frames without payload may
 /// lie between them.
 #[derive(Clone, Debug)]

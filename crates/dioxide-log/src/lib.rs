@@ -66,5 +66,7 @@ pub use options::LogOptions;
 pub use reader::{Follow, Iter, Record};
 pub use recover::Report;
 pub use stats::Stats;
-pub use streams::{Stream, StreamAppend, StreamFollow, StreamIter, StreamLog, StreamStats};
+pub use streams::{
+    Stream, StreamAppend, StreamChange, StreamFollow, StreamIter, StreamLog, StreamStats,
+};
 pub use view::{LogView, Records};

@@ -89,13 +89,13 @@ impl LogOptions {
         self.check()?;
         let recovered = match recover(storage.as_ref())? {
             Some(mut recovered) => {
+                recovered.check_content(self.content)?;
                 recovered.clear()?;
                 recovered
             }
             None if self.create => create(storage.as_ref(), self)?,
             None => return Err(Error::Missing { path: storage.path().into() }),
         };
-        recovered.check_content(self.content)?;
         let writer = Arc::new(Writer::new(storage.clone(), self.clone(), recovered)?);
         let run = {
             let writer = writer.clone();
@@ -195,7 +195,7 @@ impl Log {
     ///
     /// As [`append`](Self::append), without those of the write. [`wait`](Self::wait) returns these.
     pub fn submit(&self, record: &[u8]) -> Result<Lsn> {
-        Ok(self.writer().submit(record)?.first)
+        Ok(self.writer().submit(&[record])?.first)
     }
 
     /// Waits until a record that was [submitted](Self::submit) is acknowledged, and all before it.
@@ -212,7 +212,16 @@ impl Log {
     /// future waits until it is acknowledged. A thread of the log writes it, and wakes the task. A
     /// waker must not call what waits for the log, as `append` and `close` do. It may drop the log.
     pub fn append_async(&self, record: &[u8]) -> Append {
-        let pushed = self.writer().submit(record);
+        self.append_all_async(&[record])
+    }
+
+    /// As [`append_all`](Self::append_all), for a task: the records are one atomic batch. Otherwise
+    /// as [`append_async`](Self::append_async).
+    pub fn append_all_async(&self, records: &[&[u8]]) -> Append {
+        if records.is_empty() {
+            return Append::new(Ok((self.next_lsn(), Ticket::done())));
+        }
+        let pushed = self.writer().submit(records);
         Append::new(pushed.map(|pushed| (pushed.first, pushed.ticket)))
     }
 
@@ -351,19 +360,12 @@ impl Drop for Open {
         let state = std::mem::replace(&mut self.state, closed);
         let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let writer = self.writer.clone();
-        let mut close = move || {
+        let close = move || {
             if let Err(error) = close(&writer, &mut state) {
                 log::error!("closing a log: {error}");
             }
         };
-        if !threads::serves() {
-            return close();
-        }
-        // A thread of a log woke a task, and that dropped the log. It cannot wait for itself.
-        let path = self.writer.storage.path();
-        if let Err(error) = threads::spawn("dioxide-log-close", path, close) {
-            log::error!("a log stays open: {error}");
-        }
+        threads::run_where_it_may_wait(self.writer.storage.path(), close);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The options of a log.
 
+use crate::batch::Purpose;
 use crate::error::{Error, Result};
 use crate::format::{Content, is_segment_size};
 use dioxide::Durability;
@@ -72,7 +73,8 @@ impl LogOptions {
         self
     }
 
-    /// Sets how many free segments are kept for reuse. 4 by default. More are removed.
+    /// Sets how many free segments are kept for reuse, at least 1. 4 by default, and at least 3 in a
+    /// log of streams. More are removed.
     pub fn spare_segments(mut self, count: usize) -> Self {
         self.spare_segments = count;
         self
@@ -100,17 +102,20 @@ impl LogOptions {
     }
 
     /// Sets whether readers of this process see records that are written and not yet stable. False
-    /// by default. It makes a difference only with [`Durability::OnSync`].
+    /// by default. It makes a difference only with [`Durability::OnSync`]. Not for streams.
     pub fn read_unsynced(mut self, read: bool) -> Self {
         self.read_unsynced = read;
         self
     }
 
-    /// How many free segments are kept for frames that free others.
-    pub(crate) fn reserve(&self) -> usize {
-        match self.content {
-            Content::Records => 0,
-            Content::Streams => 1,
+    /// How many free segments frames of this purpose leave to others. In a log of streams, bounds
+    /// have a segment that records do not use, and copies have one that only they use. So a full
+    /// log can be truncated, and its oldest segment fits where the copies go.
+    pub(crate) fn left_by(&self, purpose: Purpose) -> usize {
+        match (self.content, purpose) {
+            (Content::Streams, Purpose::Records) => 2,
+            (Content::Streams, Purpose::Bounds) => 1,
+            _ => 0,
         }
     }
 

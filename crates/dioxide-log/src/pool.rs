@@ -1,6 +1,7 @@
 //! The thread of a log that works off the path of appends. It makes the next segment ahead, removes
 //! surplus segments, and truncates the log as the options say.
 
+use crate::batch::Purpose;
 use crate::error::Error;
 use crate::lsn::Lsn;
 use crate::storage::Segment;
@@ -63,8 +64,8 @@ pub fn run(writer: &Arc<Writer>) {
 fn next_job(writer: &Writer, state: &mut State, made_during: &mut u64) -> Option<Job> {
     let number = state.chain().back().expect("a log has a segment").header.number;
     let wanted = std::mem::take(&mut state.pool.wanted);
-    let reserve = writer.options.reserve();
-    if state.pool.free.len() <= reserve {
+    let left = writer.options.left_by(Purpose::Records);
+    if state.pool.free.len() <= left {
         let ahead = state.is_half_full() && *made_during != number && !writer.storage.is_fixed();
         if wanted || ahead {
             *made_during = number;
@@ -74,7 +75,7 @@ fn next_job(writer: &Writer, state: &mut State, made_during: &mut u64) -> Option
     if !state.pool.resting.is_empty() {
         return Some(Job::Rest(std::mem::take(&mut state.pool.resting)));
     }
-    let surplus = state.pool.free.len() > writer.options.spare_segments.max(reserve);
+    let surplus = state.pool.free.len() > writer.options.spare_segments.max(left + 1);
     if surplus && !wanted && !writer.storage.is_fixed() {
         return state.pool.free.pop_back().map(Job::Remove);
     }

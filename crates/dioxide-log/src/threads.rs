@@ -23,7 +23,18 @@ pub fn spawn(
     spawned.map_err(|error| Error::system("spawn a thread for", path, error))
 }
 
+/// Runs what waits for threads of a log. In a thread of its own if the caller is such a thread: a
+/// task that it woke may have dropped the log.
+pub fn run_where_it_may_wait(path: &Path, run: impl FnOnce() + Send + 'static) {
+    if !serves() {
+        return run();
+    }
+    if let Err(error) = spawn("dioxide-log-close", path, run) {
+        log::error!("a log stays open: {error}");
+    }
+}
+
 /// Whether the calling thread serves a log. It must not wait for the threads of a log.
-pub fn serves() -> bool {
+fn serves() -> bool {
     SERVES.get()
 }

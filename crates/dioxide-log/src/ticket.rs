@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 const PENDING: u32 = 0;
@@ -31,6 +31,13 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// That of a change which needs no write.
+    pub fn done() -> Arc<Self> {
+        let ticket = Self::default();
+        ticket.decide(Ok(()));
+        Arc::new(ticket)
+    }
+
     /// The outcome, once there is one.
     pub fn outcome(&self) -> Option<&Result<(), Error>> {
         self.outcome.get()

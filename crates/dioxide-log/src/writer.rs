@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::format::frame::{Flags, Kind, checksum_of, frame_bytes};
 use crate::format::header::Header;
 use crate::format::{BLOCK_BYTES, LogId, block_of};
-use crate::index::{Index, Location, Place, Segments};
+use crate::index::{Index, Location, Place};
 use crate::lsn::Lsn;
 use crate::options::LogOptions;
 use crate::recover::{Member, Recovered, Report, member_of};
@@ -32,6 +32,7 @@ use crate::threads;
 use crate::ticket::{Ticket, Turn};
 use dioxide::{Buffer, Durability};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -168,13 +169,13 @@ pub struct Pushed {
     pub ticket: Arc<Ticket>,
 }
 
-/// The oldest segment of a log.
-#[derive(Clone, Copy, Debug)]
-pub struct Oldest {
-    pub segments: Segments,
+/// The segments in use.
+#[derive(Clone, Debug)]
+pub struct InUse {
+    pub numbers: Range<u64>,
     /// The lowest LSN of the log.
     pub front: Lsn,
-    /// The LSN behind the last record of the segment. None if it is the only one.
+    /// The LSN behind the last record of the oldest segment. None if it is the only one.
     pub end: Option<Lsn>,
 }
 
@@ -295,31 +296,58 @@ impl Writer {
         self.options.durability == Durability::EveryWrite
     }
 
-    /// Adds records as one atomic batch.
+    /// Adds records as one atomic batch. Waits until they fit into the batch that is composed.
     pub fn push(
         self: &Arc<Self>,
         records: &[&[u8]],
         purpose: Purpose,
     ) -> Result<(Guard<'_>, Pushed)> {
-        let sums: Vec<u32>;
-        let first;
-        // Without an allocation for the usual case.
-        let sums = match records {
-            [record] => {
-                first = [checksum_of(record)];
-                &first[..]
+        let bytes = self.check_size(records, 0)?;
+        with_sums(records, |sums| {
+            let mut state = self.reserve(self.lock(), bytes, purpose)?;
+            let pushed = self.add(&mut state, records, sums);
+            Ok((state, pushed))
+        })
+    }
+
+    /// As [`push`](Self::push), without a wait. None if the records do not fit now, see
+    /// [`wait_for_room`](Self::wait_for_room).
+    pub fn try_push(
+        &self,
+        records: &[&[u8]],
+        purpose: Purpose,
+    ) -> Result<Option<(Guard<'_>, Pushed)>> {
+        let bytes = self.check_size(records, 0)?;
+        with_sums(records, |sums| {
+            let mut state = self.lock();
+            state.check()?;
+            let fits = state.pool.free.len() >= self.options.left_by(purpose)
+                && state.batch.fit(bytes, self.options.batch_bytes, purpose) == Fit::Yes;
+            if !fits {
+                return Ok(None);
             }
-            _ => {
-                sums = records.iter().map(|record| checksum_of(record)).collect();
-                &sums[..]
-            }
-        };
-        let bytes = records.iter().map(|record| frame_bytes(record.len())).sum();
+            let pushed = self.add(&mut state, records, sums);
+            Ok(Some((state, pushed)))
+        })
+    }
+
+    /// Waits until records fit. Another thread may take the room.
+    pub fn wait_for_room(self: &Arc<Self>, records: &[&[u8]], purpose: Purpose) -> Result<()> {
+        let bytes = self.check_size(records, 0)?;
+        self.reserve(self.lock(), bytes, purpose).map(drop)
+    }
+
+    /// Returns the size of the frames of records, and of others. Fails if it is too large.
+    pub fn check_size(&self, records: &[&[u8]], others: u64) -> Result<u64> {
+        let bytes = records.iter().map(|record| frame_bytes(record.len())).sum::<u64>() + others;
         let max = Batch::max_bytes(self.segment_bytes);
-        if bytes > max {
-            return Err(Error::TooLong { bytes, max });
+        match bytes > max {
+            true => Err(Error::TooLong { bytes, max }),
+            false => Ok(bytes),
         }
-        let mut state = self.reserve(self.lock(), bytes, purpose)?;
+    }
+
+    fn add(&self, state: &mut State, records: &[&[u8]], sums: &[u32]) -> Pushed {
         let pushed = Pushed {
             first: state.index.next(),
             segment: state.batch.header().number,
@@ -329,10 +357,10 @@ impl Writer {
         let last = records.len().wrapping_sub(1);
         for (number, (record, sum)) in records.iter().zip(sums).enumerate() {
             let lsn = state.index.next();
-            self.frame(&mut state, Kind::Record, number != last, lsn, record, *sum);
+            self.frame(state, Kind::Record, number != last, lsn, record, *sum);
         }
         self.composed.fetch_add(1, Relaxed);
-        Ok((state, pushed))
+        pushed
     }
 
     /// Adds one frame to the batch and to the index.
@@ -365,7 +393,7 @@ impl Writer {
                 continue;
             }
             // Records leave free segments to frames that free others.
-            let left = if purpose == Purpose::Records { self.options.reserve() } else { 0 };
+            let left = self.options.left_by(purpose);
             match state.batch.fit(bytes, self.options.batch_bytes, purpose) {
                 Fit::Yes if state.pool.free.len() < left => {
                     state = self.wait_for_free(state, left)?
@@ -450,17 +478,17 @@ impl Writer {
         ticket.outcome().expect("the wait is over").clone()
     }
 
-    /// Adds a record that the driver writes, if no other thread does.
-    pub fn submit(self: &Arc<Self>, record: &[u8]) -> Result<Pushed> {
+    /// Adds records as one atomic batch that the driver writes, if no other thread does.
+    pub fn submit(self: &Arc<Self>, records: &[&[u8]]) -> Result<Pushed> {
         self.start_driver()?;
-        let (state, pushed) = self.push(&[record], Purpose::Records)?;
+        let (state, pushed) = self.push(records, Purpose::Records)?;
         self.give_away(state);
         Ok(pushed)
     }
 
     /// Leaves what was added to the driver, if no other thread writes it. The driver runs.
     pub fn give_away(&self, mut state: Guard<'_>) {
-        if !state.leading {
+        if !state.leading && !state.batch.is_empty() {
             state.leading = true;
             self.give_to_driver(&mut state);
         }
@@ -583,7 +611,8 @@ impl Writer {
             .then(|| member_of(&state.chain, before))
             .flatten()
             .map(|member| member.segment.clone());
-        if state.pool.free.len() <= self.options.reserve() && state.is_half_full() {
+        let left = self.options.left_by(Purpose::Records);
+        if state.pool.free.len() <= left && state.is_half_full() {
             self.pool.notify_one();
         }
         let progress = Progress {
@@ -912,18 +941,20 @@ impl Writer {
         member_of(&self.lock().chain, number).cloned()
     }
 
-    /// The oldest segment.
-    pub fn oldest(&self) -> Oldest {
+    /// The segments in use.
+    pub fn in_use(&self) -> InUse {
         let state = self.lock();
-        let is_full = state.pool.error.is_some() && state.pool.free.len() <= self.options.reserve();
-        let segments = Segments {
-            oldest: state.chain[0].header.number,
-            count: state.chain.len() as u64,
-            bytes: self.segment_bytes,
-            is_full,
-        };
+        let numbers = state.chain[0].header.number..state.batch.header().number + 1;
         let end = state.chain.get(1).map(|next| next.header.first);
-        Oldest { segments, front: state.index.front(), end }
+        InUse { numbers, front: state.index.front(), end }
+    }
+
+    /// Refuses everything from now on.
+    pub fn refuse(&self, error: Error) {
+        let mut state = self.lock();
+        let waiting = self.fail(&mut state, error);
+        drop(state);
+        waiting.wake();
     }
 
     /// The lowest LSN, and the next one.
@@ -1022,7 +1053,7 @@ impl Writer {
 
 impl State {
     /// Fails if the log takes no more.
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         self.check_failure()?;
         match self.closing {
             true => Err(Error::Closed),
@@ -1063,6 +1094,14 @@ impl State {
     /// Whether the segment that is being written is more than half full.
     pub fn is_half_full(&self) -> bool {
         self.batch.end() > self.batch.header().segment_bytes / 2
+    }
+}
+
+/// Passes the checksums of records. Without an allocation for a single one.
+fn with_sums<T>(records: &[&[u8]], with: impl FnOnce(&[u32]) -> T) -> T {
+    match records {
+        [record] => with(&[checksum_of(record)]),
+        _ => with(&records.iter().map(|record| checksum_of(record)).collect::<Vec<_>>()),
     }
 }
 

@@ -1,16 +1,20 @@
 //! A log on real media: on a block device, and by a process that is killed.
 
+use dioxide_log::storage::Storage;
+use dioxide_log::storage::device::Device;
+use dioxide_log::suite::{Extent, Medium, run_with};
 use dioxide_log::{Error, Log, LogOptions, LogReader, LogView, Lsn};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -238,6 +242,87 @@ fn a_killed_process_loses_nothing_acknowledged(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Threads that append to streams and truncate them for ever. The first stream rests: it has some
+/// records, which are copied again and again. Each acknowledgement is a stream, an LSN, and 1 for a
+/// truncation of the front to it.
+fn append_to_streams_for_ever(acks: &Acks, args: &[String]) {
+    let log = options().open_streams(&args[0]).expect("it opens");
+    let record_of = |stream: u64, lsn: u64| [stream, lsn].map(u64::to_le_bytes).concat().repeat(60);
+    let resting = log.stream(0);
+    while resting.next_lsn() <= Lsn(20) {
+        let lsn = resting.next_lsn().0;
+        resting.append(&record_of(0, lsn)).expect("it is appended");
+        acks.send([0, lsn, 0]);
+    }
+    thread::scope(|scope| {
+        for id in 1..5u64 {
+            let stream = log.stream(id);
+            scope.spawn(move || {
+                loop {
+                    let lsn = stream.next_lsn().0;
+                    stream.append(&record_of(id, lsn)).expect("it is appended");
+                    acks.send([id, lsn, 0]);
+                    if lsn.is_multiple_of(50) {
+                        stream.truncate_front(Lsn(lsn - 10 * id)).expect("it is truncated");
+                        acks.send([id, lsn - 10 * id, 1]);
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn a_killed_process_loses_nothing_of_its_streams(dir: TestDir) -> TrialResult {
+    let path = dir.join("streams");
+    let mut fronts = [1; 5];
+    for round in 0..5 {
+        let mut child = child::spawn("append-to-streams", &[path.to_str().expect("a name")])?;
+        child.wait_for_acks(1000 * (round + 1), LIMIT)?;
+        let acks = child.kill_9()?;
+        let log = options().open_streams(&path)?;
+        for [id, lsn, truncated] in &acks {
+            if *truncated == 1 {
+                fronts[*id as usize] = fronts[*id as usize].max(*lsn);
+            }
+        }
+        for [id, lsn, truncated] in acks {
+            let stream = log.stream(id);
+            assert!(stream.first_lsn().0 >= fronts[id as usize]);
+            if truncated == 0 && lsn >= stream.first_lsn().0 {
+                let record = stream.read(Lsn(lsn))?.ok_or("an acknowledged record is lost")?;
+                assert_eq!(record, [id, lsn].map(u64::to_le_bytes).concat().repeat(60));
+            }
+        }
+        let resting = log.stream(0).iter_from(Lsn(1)).collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(resting.len(), 20);
+        log.close()?;
+    }
+    // Segments were used again.
+    assert!(fs::read_dir(&path)?.count() < 60);
+    Ok(())
+}
+
+/// A device of a log. Processes are killed.
+struct Disk {
+    disk: AttachedFile,
+}
+
+impl Medium for Disk {
+    fn open(&self) -> dioxide_log::Result<Arc<dyn Storage>> {
+        let file = dioxide::OpenOptions::new().write(true).open(self.disk.path())?;
+        Ok(Arc::new(Device::new(file, self.disk.path(), 64 << 10)?))
+    }
+}
+
+fn a_device_keeps_the_rules(dir: TestDir) -> TrialResult {
+    let extent = Extent { programs: 3, ..Extent::default() };
+    run_with(extent, || {
+        let _ = fs::remove_file(dir.join("image"));
+        Disk { disk: disk(&dir, 4 << 20).expect("a loop device") }
+    })?;
+    Ok(())
+}
+
 fn trials() -> Vec<Trial> {
     let killed = lab_trials(
         "a_killed_process_loses_nothing_acknowledged",
@@ -249,6 +334,7 @@ fn trials() -> Vec<Trial> {
             Fs::Ext4,
             an_interrupted_creation_is_repeated,
         ),
+        lab_trial("a_device_keeps_the_rules", Fs::Ext4, a_device_keeps_the_rules),
         lab_trial("a_full_device_works_again", Fs::Ext4, a_full_device_works_again),
         lab_trial(
             "a_log_without_its_first_header_is_found",
@@ -264,9 +350,16 @@ fn trials() -> Vec<Trial> {
             the_ring_of_segments_is_used_again,
         ),
     ];
-    on_devices.into_iter().chain(killed).collect()
+    let of_streams = lab_trials(
+        "a_killed_process_loses_nothing_of_its_streams",
+        a_killed_process_loses_nothing_of_its_streams,
+    );
+    on_devices.into_iter().chain(killed).chain(of_streams).collect()
 }
 
 fn main() -> ExitCode {
-    dioxide_testkit::run(&[("append", append_for_ever)], trials)
+    dioxide_testkit::run(
+        &[("append", append_for_ever), ("append-to-streams", append_to_streams_for_ever)],
+        trials,
+    )
 }

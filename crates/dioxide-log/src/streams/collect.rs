@@ -13,13 +13,16 @@
 use super::entry::Entry;
 use super::log::Core;
 use super::stream::Shared;
+use super::table::Table;
+use super::usage::Need;
 use crate::batch::Purpose;
 use crate::error::{Error, Result};
-use crate::index::{Location, Segments};
+use crate::index::Location;
 use crate::lsn::Lsn;
 use crate::reader::Iter;
+use crate::writer::InUse;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Wakes the collector.
@@ -76,7 +79,7 @@ impl Signal {
 /// Works until the log is closed.
 pub(super) fn run(core: &Core) {
     while core.signal.wait() {
-        match collect_all(core) {
+        match collect_all(core, Need::Size) {
             // A full log is reported to the appends.
             Ok(()) | Err(Error::Closed | Error::Full(_) | Error::DeviceFull(_)) => {}
             Err(error) => log::warn!("{error}"),
@@ -84,26 +87,32 @@ pub(super) fn run(core: &Core) {
     }
 }
 
-/// Collects what can be, and returns whether an append may succeed then. For a full log.
-pub(super) fn make_space(core: &Core) -> bool {
-    if let Err(error) = collect_all(core) {
+/// Collects segments of a full log.
+pub(super) fn make_space(core: &Core, need: Need) {
+    if let Err(error) = collect_all(core, need) {
         log::warn!("{error}");
     }
-    !core.writer().oldest().segments.is_full
 }
 
-fn collect_all(core: &Core) -> Result<()> {
+/// Collects segments as long as it is worth it, but each at most once.
+fn collect_all(core: &Core, need: Need) -> Result<()> {
     let _alone = core.collecting.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        let oldest = core.writer().oldest();
-        let must = core.usage().must_collect(oldest.segments);
-        let Some(end) = oldest.end.filter(|_| must && !core.signal.has_ended()) else {
-            return Ok(());
-        };
-        if !collect(core, oldest.segments, oldest.front, end)? {
-            return Ok(());
+    let last = core.writer().in_use().numbers.end;
+    while !core.signal.has_ended() {
+        let InUse { numbers, front, end } = core.writer().in_use();
+        let oldest = numbers.start;
+        let must = core.usage().must_collect(numbers, core.writer().segment_bytes, need);
+        let Some(end) = end.filter(|_| must && oldest < last) else { break };
+        if !collect(core, front, end)? {
+            break;
         }
+        debug_assert!(!core.usage().needs(oldest));
+        // Looked up first: the lock of the usage is the last.
+        let oldest = core.writer().in_use().numbers.start;
+        core.usage().forget_before(oldest);
+        core.collected.fetch_add(1, Release);
     }
+    Ok(())
 }
 
 /// A record that was copied.
@@ -116,7 +125,7 @@ struct Moved {
 
 /// Collects the oldest segment, which has the records from `front` up to, not including, `end`.
 /// False if it is not complete.
-fn collect(core: &Core, segments: Segments, front: Lsn, end: Lsn) -> Result<bool> {
+fn collect(core: &Core, front: Lsn, end: Lsn) -> Result<bool> {
     let writer = core.writer();
     if writer.visible() < end {
         return Ok(false);
@@ -130,45 +139,64 @@ fn collect(core: &Core, segments: Segments, front: Lsn, end: Lsn) -> Result<bool
         match Entry::parse(record.payload).expect("it was parsed before") {
             Entry::Record { stream, lsn, record } | Entry::Copy { stream, lsn, record } => {
                 let shared = core.shared(stream);
-                let state = shared.lock();
-                if state.table.get(lsn) != Some(from) {
-                    continue;
-                }
                 let payload = Entry::Copy { stream, lsn, record }.encode();
-                let (guard, pushed) = writer.push(&[&payload], Purpose::Upkeep)?;
-                writer.give_away(guard);
-                let to = pushed.locations(&[&payload]).next().expect("one");
-                drop(state);
-                moved.push(Moved { shared, lsn, from, to });
+                if let Some(to) = copy(core, &shared, lsn, from, &payload)? {
+                    moved.push(Moved { shared, lsn, from, to });
+                }
             }
             Entry::Bounds { stream, .. } => {
                 let shared = core.shared(stream);
                 if shared.lock().table.anchor() == Some(from) {
-                    anchored.insert(stream, (shared.clone(), from));
+                    anchored.insert(stream, (shared, from));
                 }
             }
         }
     }
     for (stream, (shared, anchor)) in anchored {
-        let mut state = shared.lock();
         // Newer bounds lie in a later segment.
-        if state.table.anchor() == Some(anchor) {
-            let (front, next) = (state.table.front(), state.table.next());
-            writer.give_away(core.push_bounds(stream, &mut state, front, next)?);
-            core.copied_bytes.fetch_add(anchor.bytes.into(), Relaxed);
-        }
+        let same = |table: &Table| {
+            let bounds = (table.front(), table.next());
+            Ok((table.anchor() == Some(anchor)).then_some(bounds))
+        };
+        core.push_bounds(stream, &shared, Purpose::Copies, same)?;
+        core.copied_bytes.fetch_add(anchor.bytes.into(), Relaxed);
     }
     writer.stabilize(writer.lock())?;
     for Moved { shared, lsn, from, to } in moved {
         let mut state = shared.lock();
         if state.table.relocate(lsn, from, to) {
             let mut usage = core.usage();
-            usage.remove(from);
-            usage.add(to);
+            usage.free(from.segment, from.bytes.into());
+            usage.need(to);
         }
         core.copied_bytes.fetch_add(to.bytes.into(), Relaxed);
     }
-    debug_assert!(!core.usage().needs(segments.oldest));
     writer.truncate_front(end)?;
     Ok(true)
+}
+
+/// Copies a record to the end of the log, if its stream has it at this location. Returns where.
+fn copy(
+    core: &Core,
+    shared: &Shared,
+    lsn: Lsn,
+    from: Location,
+    payload: &[u8],
+) -> Result<Option<Location>> {
+    let (writer, payloads) = (core.writer(), [payload]);
+    loop {
+        let state = shared.lock();
+        if state.table.get(lsn) != Some(from) {
+            return Ok(None);
+        }
+        let Some((guard, pushed)) = writer.try_push(&payloads, Purpose::Copies)? else {
+            drop(state);
+            writer.wait_for_room(&payloads, Purpose::Copies)?;
+            continue;
+        };
+        writer.give_away(guard);
+        let to = pushed.locations(&payloads).next().expect("one");
+        core.usage().write(to);
+        return Ok(Some(to));
+    }
 }

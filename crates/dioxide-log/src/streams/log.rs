@@ -2,18 +2,19 @@
 
 use super::collect::{self, Signal};
 use super::entry::Entry;
-use super::stream::{Shared, State, Stream};
+use super::stream::{Shared, Stream};
 use super::table::{Replay, Table};
 
-use super::usage::Usage;
+use super::usage::{Need, Usage};
 use crate::batch::Purpose;
 use crate::error::{Error, Result};
-use crate::format::Content;
+use crate::format::{Content, LogId};
 use crate::index::Location;
 use crate::log::Log;
 use crate::lsn::Lsn;
 use crate::options::LogOptions;
 use crate::reader::Iter;
+use crate::recover::Report;
 use crate::stats::Stats;
 use crate::storage::Storage;
 use crate::threads;
@@ -22,9 +23,18 @@ use crate::writer::{Guard, Writer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+
+/// The size of the frame of bounds.
+const BOUNDS_BYTES: u64 = 56;
+
+/// The last segment, two in reserve, and some to collect.
+const SEGMENTS_MIN: usize = 5;
+
+/// How many streams without records may be remembered at least.
+const UNUSED_MAX: usize = 1024;
 
 /// Many logs in one: [streams](Stream) of records, each with its own numbers, ends and readers.
 ///
@@ -45,8 +55,10 @@ use std::thread::JoinHandle;
 /// # Space
 ///
 /// A segment is free once no stream needs a record of it. A thread copies records of the oldest
-/// segment to the end of the log, so that a stream that rests does not keep old segments. A log has
-/// at most about twice the bytes that its streams need. In memory, a record needs 16 bytes.
+/// segment to the end of the log, so that a stream that rests does not keep old segments. It does so
+/// when more than half of a log is garbage. Two more segments are in reserve, so that a full log can
+/// be truncated. In memory, a record needs 16 bytes. A record is at most 8.25 KiB smaller than a
+/// segment.
 ///
 /// # After a crash
 ///
@@ -70,9 +82,13 @@ pub(super) struct Core {
     pub signal: Signal,
     /// One thread collects at a time.
     pub collecting: Mutex<()>,
+    /// The number of streams after those that only a look had made were removed.
+    kept: AtomicUsize,
     /// The segment of the last append.
     newest: AtomicU64,
     pub copied_bytes: AtomicU64,
+    /// The number of segments that were collected.
+    pub collected: AtomicU64,
 }
 
 /// Counters of a log of streams. See [`StreamLog::stats`].
@@ -89,14 +105,18 @@ pub struct StreamStats {
     pub copied_bytes: u64,
 }
 
+/// The front and the next LSN of a stream. None if they stay.
+pub(super) type NewBounds = Option<(Lsn, Lsn)>;
+
 impl LogOptions {
     /// Opens a log of streams in a directory, or on a block device.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open). [`Error::Options`] with [`retain_bytes`](Self::retain_bytes) or
-    /// [`retain_age`](Self::retain_age), which would remove records that streams need, and for a
-    /// log without streams.
+    /// As [`open`](Self::open). [`Error::Options`]: with [`retain_bytes`](Self::retain_bytes) or
+    /// [`retain_age`](Self::retain_age), which would remove records that streams need; with
+    /// [`read_unsynced`](Self::read_unsynced); for a log without streams; for a device with fewer
+    /// than 5 segments.
     pub fn open_streams(&self, path: impl AsRef<Path>) -> Result<StreamLog> {
         let options = self.clone().of_streams()?;
         StreamLog::new(options.open(path)?)
@@ -117,6 +137,10 @@ impl LogOptions {
             let reason = "a log of streams retains what its streams need; truncate the streams";
             return Err(Error::Options(reason.into()));
         }
+        if self.read_unsynced {
+            let reason = "readers of streams see stable records only; leave read_unsynced off";
+            return Err(Error::Options(reason.into()));
+        }
         self.content = Content::Streams;
         Ok(self)
     }
@@ -134,17 +158,22 @@ impl StreamLog {
     }
 
     fn new(log: Log) -> Result<Self> {
-        let tables = replay(&log)?;
         let mut usage = Usage::default();
-        tables.values().flat_map(Table::places).for_each(|place| usage.add(place));
+        let tables = check_space(&log).and_then(|()| replay(&log, &mut usage));
+        let tables = tables.inspect_err(|error| {
+            // So that the close writes nothing.
+            log.writer().refuse(error.clone());
+        })?;
         let streams = tables.into_iter().map(|(id, table)| (id, Arc::new(Shared::new(table))));
         let core = Arc::new(Core {
             streams: Mutex::new(streams.collect()),
+            kept: AtomicUsize::new(0),
             usage: Mutex::new(usage),
             signal: Signal::default(),
             collecting: Mutex::default(),
             newest: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
+            collected: AtomicU64::new(0),
             log,
         });
         let run = {
@@ -153,6 +182,8 @@ impl StreamLog {
         };
         let path = &core.writer().storage.path().to_owned();
         let collector = Mutex::new(Some(threads::spawn("dioxide-log-collect", path, run)?));
+        // There may be garbage.
+        core.signal.wake();
         Ok(Self(Arc::new(Open { core, collector, process: std::process::id() })))
     }
 
@@ -164,8 +195,8 @@ impl StreamLog {
     /// The numbers of the streams that are in use, in order. A stream that was
     /// [removed](Stream::remove) is not.
     pub fn ids(&self) -> Vec<u64> {
-        let streams = self.0.core.streams();
-        let used = streams.iter().filter(|(_, state)| !state.lock().table.is_unused());
+        let streams = self.0.core.streams().clone();
+        let used = streams.iter().filter(|(_, shared)| !shared.lock().table.is_unused());
         used.map(|(id, _)| *id).collect()
     }
 
@@ -192,13 +223,23 @@ impl StreamLog {
         self.0.core.log.sync()
     }
 
+    /// Returns the findings of recovery when the log was opened.
+    pub fn report(&self) -> &Report {
+        self.0.core.log.report()
+    }
+
+    /// The random name of the log.
+    pub fn id(&self) -> LogId {
+        self.0.core.log.id()
+    }
+
     /// The counters since the log was opened.
     pub fn stats(&self) -> StreamStats {
         let core = &self.0.core;
         StreamStats {
             log: core.log.stats(),
             streams: self.ids().len() as u64,
-            needed_bytes: core.usage().total(),
+            needed_bytes: core.usage().needed(),
             copied_bytes: core.copied_bytes.load(Relaxed),
         }
     }
@@ -209,8 +250,7 @@ impl StreamLog {
     ///
     /// As [`Log::close`].
     pub fn close(self) -> Result<()> {
-        self.0.end_collector();
-        self.0.core.log.clone().close()
+        close(&self.0.core, self.0.collector())
     }
 }
 
@@ -221,23 +261,35 @@ impl fmt::Debug for StreamLog {
 }
 
 impl Open {
-    fn end_collector(&self) {
-        self.core.signal.end();
-        let collector = self.collector.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A thread of a log woke a task, and that dropped the log. It cannot wait for itself.
-        if let Some(collector) = collector.filter(|_| !threads::serves()) {
-            // It has no result. A panic has printed its message.
-            let _ = collector.join();
-        }
+    fn collector(&self) -> Option<JoinHandle<()>> {
+        self.collector.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
+
+/// Ends the collector, and closes the log.
+fn close(core: &Core, collector: Option<JoinHandle<()>>) -> Result<()> {
+    core.signal.end();
+    if let Some(collector) = collector {
+        // It has no result. A panic has printed its message.
+        let _ = collector.join();
+    }
+    core.log.clone().close()
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // A child of a fork has the memory, but not the thread.
-        if std::process::id() == self.process {
-            self.end_collector();
+        // A child of a fork has the memory, but not the threads.
+        if std::process::id() != self.process {
+            return;
         }
+        let (core, collector) = (self.core.clone(), self.collector());
+        let path = core.writer().storage.path().to_owned();
+        let close = move || {
+            if let Err(error) = close(&core, collector) {
+                log::error!("closing a log: {error}");
+            }
+        };
+        threads::run_where_it_may_wait(&path, close);
     }
 }
 
@@ -255,7 +307,15 @@ impl Core {
     }
 
     pub fn shared(&self, id: u64) -> Arc<Shared> {
-        self.streams().entry(id).or_default().clone()
+        let mut streams = self.streams();
+        // Unused streams that only a look has made.
+        if streams.len() > 2 * self.kept.load(Relaxed) + UNUSED_MAX {
+            streams.retain(|_, shared| {
+                Arc::strong_count(shared) > 1 || !shared.lock().table.is_unused()
+            });
+            self.kept.store(streams.len(), Relaxed);
+        }
+        streams.entry(id).or_default().clone()
     }
 
     /// Appends records as an atomic batch, and waits until it is acknowledged.
@@ -263,20 +323,20 @@ impl Core {
         if records.is_empty() {
             return Ok(Vec::new());
         }
-        self.with_space(|| {
+        self.with_space(Need::Records, || {
             let (lsns, guard, ticket) = self.push(records)?;
             self.writer().finish(guard, &ticket)?;
             Ok(lsns)
         })
     }
 
-    /// Adds a record to the log without waiting.
-    pub fn submit(&self, stream: &Stream, record: &[u8]) -> Result<(Lsn, Arc<Ticket>)> {
+    /// Adds records to the log without waiting.
+    pub fn submit(&self, records: &[(&Stream, &[u8])]) -> Result<(Vec<Lsn>, Arc<Ticket>)> {
         self.writer().start_driver()?;
-        self.with_space(|| {
-            let (lsns, guard, ticket) = self.push(&[(stream, record)])?;
+        self.with_space(Need::Records, || {
+            let (lsns, guard, ticket) = self.push(records)?;
             self.writer().give_away(guard);
-            Ok((lsns[0], ticket))
+            Ok((lsns, ticket))
         })
     }
 
@@ -285,103 +345,165 @@ impl Core {
         let mut streams: Vec<&Stream> = records.iter().map(|(stream, _)| *stream).collect();
         streams.sort_by_key(|stream| stream.id());
         streams.dedup_by_key(|stream| stream.id());
-        let mut states: Vec<_> = streams.iter().map(|stream| stream.lock()).collect();
         let index_of = |id| streams.partition_point(|stream| stream.id() < id);
-
-        // The frames, each with the index of its stream. Bounds begin an unused stream.
-        let mut frames = Vec::with_capacity(records.len() + 1);
-        for (index, (state, stream)) in states.iter().zip(&streams).enumerate() {
-            if state.table.is_unused() {
-                let (stream, front, next) = (stream.id(), Lsn::FIRST, Lsn::FIRST);
-                frames.push((index, Entry::Bounds { stream, front, next }.encode()));
+        loop {
+            let mut states: Vec<_> = streams.iter().map(|stream| stream.lock()).collect();
+            // The frames, each with the index of its stream. Bounds begin an unused stream.
+            let mut frames = Vec::with_capacity(records.len() + 1);
+            for (index, (state, stream)) in states.iter().zip(&streams).enumerate() {
+                if state.table.is_unused() {
+                    let (stream, front, next) = (stream.id(), Lsn::FIRST, Lsn::FIRST);
+                    frames.push((index, Entry::Bounds { stream, front, next }.encode()));
+                }
             }
-        }
-        let begun = frames.len();
-        let mut nexts: Vec<_> = states.iter().map(|state| state.table.next()).collect();
-        let mut lsns = Vec::with_capacity(records.len());
-        for (stream, record) in records {
-            let (index, stream) = (index_of(stream.id()), stream.id());
-            let lsn = nexts[index];
-            nexts[index] = lsn.next();
-            lsns.push(lsn);
-            frames.push((index, Entry::Record { stream, lsn, record }.encode()));
-        }
-
-        let payloads: Vec<&[u8]> = frames.iter().map(|(_, payload)| &payload[..]).collect();
-        let (guard, pushed) = self.writer().push(&payloads, Purpose::Records)?;
-        let locations: Vec<_> = pushed.locations(&payloads).collect();
-        for (number, ((index, _), location)) in frames.iter().zip(&locations).enumerate() {
-            let table = &mut states[*index].table;
-            match number < begun {
-                true => table.begin(*location),
-                false => table.push(*location),
+            let begun = frames.len();
+            let mut nexts: Vec<_> = states.iter().map(|state| state.table.next()).collect();
+            let mut lsns = Vec::with_capacity(records.len());
+            for (stream, record) in records {
+                let (index, stream) = (index_of(stream.id()), stream.id());
+                let lsn = nexts[index];
+                nexts[index] = lsn.next();
+                lsns.push(lsn);
+                frames.push((index, Entry::Record { stream, lsn, record }.encode()));
             }
+
+            let payloads: Vec<&[u8]> = frames.iter().map(|(_, payload)| &payload[..]).collect();
+            // So that the first records of a stream are not limited otherwise than later ones.
+            self.writer().check_size(&payloads[begun..], streams.len() as u64 * BOUNDS_BYTES)?;
+            let pushed = self.writer().try_push(&payloads, Purpose::Records)?;
+            let Some((guard, pushed)) = pushed else {
+                drop(states);
+                self.writer().wait_for_room(&payloads, Purpose::Records)?;
+                continue;
+            };
+            let mut usage = self.usage();
+            for (number, ((index, _), location)) in
+                frames.iter().zip(pushed.locations(&payloads)).enumerate()
+            {
+                usage.write(location);
+                usage.need(location);
+                let table = &mut states[*index].table;
+                match number < begun {
+                    true => table.begin(location),
+                    false => table.push(location),
+                }
+            }
+            drop(usage);
+            let behind = Lsn(pushed.first.0 + frames.len() as u64);
+            let visible = self.writer().visible();
+            states.iter_mut().for_each(|state| state.on_pushed(behind, visible));
+            if self.newest.swap(pushed.segment, Relaxed) != pushed.segment {
+                // A segment is complete.
+                self.signal.wake();
+            }
+            return Ok((lsns, guard, pushed.ticket));
         }
-        let behind = Lsn(pushed.first.0 + frames.len() as u64);
-        states.iter_mut().for_each(|state| state.on_pushed(behind));
-        let mut usage = self.usage();
-        locations.iter().for_each(|location| usage.add(*location));
-        drop(usage);
-        if self.newest.swap(pushed.segment, Relaxed) != pushed.segment {
-            // A segment is complete.
-            self.signal.wake();
-        }
-        Ok((lsns, guard, pushed.ticket))
     }
 
     /// Changes the bounds of a stream. Stable on return. `change` returns None if they stay.
     pub fn bound(
         &self,
         stream: &Stream,
-        change: impl Fn(&Table) -> Result<Option<(Lsn, Lsn)>>,
+        change: impl Fn(&Table) -> Result<NewBounds>,
     ) -> Result<()> {
-        self.with_space(|| {
-            let mut state = stream.lock();
-            let guard = match change(&state.table)? {
-                Some((front, next)) => self.push_bounds(stream.id(), &mut state, front, next)?,
-                // Another thread may have changed them, and still wait.
-                None => self.writer().lock(),
-            };
-            drop(state);
-            self.writer().stabilize(guard)
-        })?;
-        self.signal.wake();
-        Ok(())
+        self.change(stream, change)?;
+        // Also if they stay: another thread may have changed them, and still wait.
+        self.writer().stabilize(self.writer().lock())
     }
 
-    /// Adds the bounds of a stream to the log, and applies them.
+    /// As [`bound`](Self::bound), without waiting.
+    pub fn bound_soon(
+        &self,
+        stream: &Stream,
+        change: impl Fn(&Table) -> Result<NewBounds>,
+    ) -> Result<Arc<Ticket>> {
+        self.writer().start_driver()?;
+        let ticket = self.change(stream, change)?;
+        self.writer().give_away(self.writer().lock());
+        Ok(ticket.unwrap_or_else(Ticket::done))
+    }
+
+    fn change(
+        &self,
+        stream: &Stream,
+        change: impl Fn(&Table) -> Result<NewBounds>,
+    ) -> Result<Option<Arc<Ticket>>> {
+        let push = || self.push_bounds(stream.id(), stream.shared(), Purpose::Bounds, &change);
+        let ticket = self.with_space(Need::Bounds, push)?;
+        self.signal.wake();
+        Ok(ticket)
+    }
+
+    /// Adds the bounds of a stream to the log, and applies them. None if they stay.
     pub fn push_bounds(
         &self,
         id: u64,
-        state: &mut State,
-        front: Lsn,
-        next: Lsn,
-    ) -> Result<Guard<'_>> {
-        let payload = Entry::Bounds { stream: id, front, next }.encode();
-        let (guard, pushed) = self.writer().push(&[&payload], Purpose::Upkeep)?;
-        let anchor = pushed.locations(&[&payload]).next().expect("one");
-        let mut usage = self.usage();
-        state.bound(front, next, anchor, |freed| usage.remove(freed));
-        if let Some(anchor) = state.table.anchor() {
-            usage.add(anchor);
+        shared: &Shared,
+        purpose: Purpose,
+        change: impl Fn(&Table) -> Result<NewBounds>,
+    ) -> Result<Option<Arc<Ticket>>> {
+        loop {
+            let mut state = shared.lock();
+            let Some((front, next)) = change(&state.table)? else {
+                return self.writer().lock().check().map(|()| None);
+            };
+            let payload = Entry::Bounds { stream: id, front, next }.encode();
+            let payloads = [&payload[..]];
+            let Some((guard, pushed)) = self.writer().try_push(&payloads, purpose)? else {
+                drop(state);
+                self.writer().wait_for_room(&payloads, purpose)?;
+                continue;
+            };
+            // The rest takes longer, the more records the stream has.
+            drop(guard);
+            let anchor = pushed.locations(&payloads).next().expect("one");
+            let freed = state.bound(front, next, anchor, self.writer().visible());
+            let mut usage = self.usage();
+            usage.write(anchor);
+            if state.table.anchor() == Some(anchor) {
+                usage.need(anchor);
+            }
+            freed.into_iter().for_each(|(segment, bytes)| usage.free(segment, bytes));
+            return Ok(Some(pushed.ticket));
         }
-        Ok(guard)
     }
 
-    /// Performs a change of a log that may be full. If it is, old segments are collected once.
-    fn with_space<T>(&self, change: impl Fn() -> Result<T>) -> Result<T> {
-        match change() {
-            Err(Error::Full(_) | Error::DeviceFull(_)) if collect::make_space(self) => change(),
-            result => result,
+    /// Performs a change of a log that may be full. While it is, segments are collected.
+    fn with_space<T>(&self, need: Need, change: impl Fn() -> Result<T>) -> Result<T> {
+        loop {
+            let before = self.collected.load(Acquire);
+            let result = change();
+            if let Err(Error::Full(_) | Error::DeviceFull(_)) = &result {
+                collect::make_space(self, need);
+                // The thread of the collector may have made space as well.
+                if self.collected.load(Acquire) != before {
+                    continue;
+                }
+            }
+            return result;
         }
     }
 }
 
+/// Fails if the log is on a device that has no room for more than the reserve.
+fn check_space(log: &Log) -> Result<()> {
+    let storage = &log.writer().storage;
+    let count = if storage.is_fixed() { storage.segments()?.len() } else { usize::MAX };
+    match count < SEGMENTS_MIN {
+        true => Err(Error::Options(format!(
+            "{}: {count} segments; streams need {SEGMENTS_MIN}, so make the segments smaller",
+            storage.path().display()
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Reads the streams of a log.
-fn replay(log: &Log) -> Result<BTreeMap<u64, Table>> {
+fn replay(log: &Log, usage: &mut Usage) -> Result<BTreeMap<u64, Table>> {
     let mut replays = BTreeMap::<u64, Replay>::new();
     let mut iter = Iter::new(log.writer().clone(), log.first_lsn());
     while let Some((location, record)) = iter.next_located()? {
+        usage.write(location);
         let applied = match Entry::parse(record.payload) {
             Some(Entry::Record { stream, lsn, .. }) => {
                 replays.entry(stream).or_default().record(lsn, location)
@@ -404,7 +526,9 @@ fn replay(log: &Log) -> Result<BTreeMap<u64, Table>> {
             Err(Error::corrupt(path, 0, format!("stream {id}: {reason}")))
         }
     };
-    replays.into_iter().map(finish).collect()
+    let tables: BTreeMap<_, _> = replays.into_iter().map(finish).collect::<Result<_>>()?;
+    tables.values().flat_map(Table::locations).for_each(|location| usage.need(location));
+    Ok(tables)
 }
 
 fn corrupt(log: &Log, location: Location, reason: String) -> Error {

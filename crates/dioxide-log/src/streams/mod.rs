@@ -22,4 +22,4 @@ mod usage;
 
 pub use log::{StreamLog, StreamStats};
 pub use reader::{StreamFollow, StreamIter};
-pub use stream::{Stream, StreamAppend};
+pub use stream::{Stream, StreamAppend, StreamChange};

@@ -1,29 +1,36 @@
 //! Readers of a stream.
 
 use super::entry::Entry;
-use super::stream::Stream;
+use super::log::Core;
+use super::stream::Shared;
 use crate::error::{Error, Result};
 use crate::format::BLOCK_BYTES;
-use crate::format::frame::Frame;
+use crate::format::frame::{Frame, payload_of};
 use crate::index::Location;
 use crate::lsn::Lsn;
 use crate::reader::Record;
 use crate::recover::Member;
 use crate::window::Window;
+use std::fmt;
 use std::future::poll_fn;
+use std::iter;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// The longest read, unless a record is longer.
 const READ_BYTES_MAX: u64 = 256 << 10;
+/// The number of records that one read covers at most.
+const RECORDS_MAX: usize = 4096;
 /// A read is longer than a record if this part of it, or more, is records of the stream.
 const SHARE: u64 = 4;
 
 /// A position in a stream that moves from record to record.
 ///
 /// [`next`](Self::next) lends each record until the next call. As an iterator it copies them.
-#[derive(Debug)]
 pub struct StreamIter {
-    stream: Stream,
+    core: Arc<Core>,
+    id: u64,
+    shared: Arc<Shared>,
     next: Lsn,
     window: Window,
     /// The segment that the window shows.
@@ -52,25 +59,20 @@ fn read_bytes(mut locations: impl Iterator<Item = Location>) -> u64 {
     worth
 }
 
-/// The record of a stream in the frame at a location. None if it is not there.
-fn record_at<'a>(
-    bytes: &'a [u8],
-    member: &Member,
-    location: Location,
-    of: (u64, Lsn),
-) -> Option<&'a [u8]> {
-    let frame = Frame::parse(bytes, member.home(), location.offset.into()).ok()?;
-    match Entry::parse(frame.payload)? {
+/// The record that a frame has. None if it has none.
+fn record_of(payload: &[u8]) -> Option<(u64, Lsn, &[u8])> {
+    match Entry::parse(payload)? {
         Entry::Record { stream, lsn, record } | Entry::Copy { stream, lsn, record } => {
-            ((stream, lsn) == of).then_some(record)
+            Some((stream, lsn, record))
         }
         Entry::Bounds { .. } => None,
     }
 }
 
 impl StreamIter {
-    pub(super) fn new(stream: Stream, next: Lsn) -> Self {
-        Self { stream, next, window: Window::new(BLOCK_BYTES as usize), member: None }
+    pub(super) fn new(core: Arc<Core>, id: u64, shared: Arc<Shared>, next: Lsn) -> Self {
+        let (window, member) = (Window::new(BLOCK_BYTES as usize), None);
+        Self { core, id, shared, next, window, member }
     }
 
     /// The LSN of the record that [`next`](Self::next) returns.
@@ -83,89 +85,104 @@ impl StreamIter {
     /// # Errors
     ///
     /// - [`Error::OutOfRange`]: the record was removed by
-    ///   [`truncate_front`](Stream::truncate_front).
+    ///   [`truncate_front`](super::Stream::truncate_front).
     /// - [`Error::Corrupt`]: the record was damaged since it was written.
     ///
     /// Or the error of a read.
     #[allow(clippy::should_implement_trait)] // It lends.
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
-        let Some((member, location)) = self.advance()? else { return Ok(None) };
-        let lsn = self.next;
-        self.next = lsn.next();
-        let bytes = self.window.from(location.offset.into());
-        let payload = record_at(bytes, &member, location, (self.stream.id(), lsn));
-        Ok(Some(Record { lsn, payload: payload.expect("it was found there") }))
+        Ok(self.advance()?.map(|location| self.lend(location)))
     }
 
-    /// The location of the next record, and the bytes to read if it is not in memory.
-    fn locate(&self) -> Result<Option<(Location, u64)>> {
-        let log = self.stream.core().writer().visible();
-        let mut state = self.stream.lock();
+    /// Returns the record at the location where [`advance`](Self::advance) found it.
+    fn lend(&mut self, location: Location) -> Record<'_> {
+        let lsn = self.next;
+        self.next = lsn.next();
+        let frame = self.window.from(location.offset.into());
+        let (_, _, payload) = record_of(payload_of(frame)).expect("it was found there");
+        Record { lsn, payload }
+    }
+
+    /// The location of the next record. None if there is none yet.
+    fn locate(&self) -> Result<Option<Location>> {
+        let log = self.core.writer().visible();
+        let mut state = self.shared.lock();
         let (lsn, first, next) = (self.next, state.table.front(), state.table.next());
         if lsn < first {
             return Err(Error::OutOfRange { lsn, first, next });
         }
-        if lsn >= state.visible(log) {
-            return Ok(None);
-        }
-        let location = state.table.get(lsn).expect("it is visible");
-        Ok(Some((location, read_bytes(state.table.from(lsn)))))
+        let is_visible = lsn < state.visible(log);
+        Ok(is_visible.then(|| state.table.get(lsn).expect("it is there")))
     }
 
-    /// Reads the next record. None if there is none yet.
-    fn advance(&mut self) -> Result<Option<(Member, Location)>> {
+    /// Reads the next record, and returns its location. None if there is none yet.
+    fn advance(&mut self) -> Result<Option<Location>> {
         let mut read = None;
         loop {
-            let Some((location, bytes)) = self.locate()? else { return Ok(None) };
-            if let Some(member) = &self.member
-                && member.header.number == location.segment
-                && self.has(member, location)
-            {
-                return Ok(Some((member.clone(), location)));
+            let Some(location) = self.locate()? else { return Ok(None) };
+            if self.has(location) {
+                return Ok(Some(location));
             }
-            let writer = self.stream.core().writer();
+            let writer = self.core.writer();
+            let member = writer.member(location.segment);
             // It was read and is not there. It may have been moved meanwhile.
             if read == Some(location) {
                 if writer.lock().is_closed() {
                     // Another process may write the log by now.
                     return Err(Error::Closed);
                 }
-                let path = writer.member(location.segment).map(|found| found.segment.path().into());
-                let path = path.unwrap_or_else(|| writer.storage.path().to_owned());
-                let reason = format!("record {} of stream {}", self.next, self.stream.id());
+                let path = member.as_ref().map_or(writer.storage.path(), |it| it.segment.path());
+                let reason = format!("record {} of stream {}", self.next, self.id);
                 let reason = reason + " is not there any more";
-                return Err(Error::corrupt(&path, location.offset.into(), reason));
+                return Err(Error::corrupt(path, location.offset.into(), reason));
             }
             read = Some(location);
             // Without the segment, the record was moved, and the next look finds it.
-            if let Some(member) = writer.member(location.segment) {
-                self.load(member, location, bytes)?;
+            if let Some(member) = member {
+                self.load(member, location)?;
             }
         }
     }
 
-    fn has(&self, member: &Member, location: Location) -> bool {
-        let bytes = self.window.from(location.offset.into());
-        record_at(bytes, member, location, (self.stream.id(), self.next)).is_some()
+    /// Whether the window has the next record at a location.
+    fn has(&self, location: Location) -> bool {
+        let Some(member) = &self.member else { return false };
+        let (bytes, offset) = (self.window.from(location.offset.into()), location.offset.into());
+        member.header.number == location.segment
+            && Frame::parse(bytes, member.home(), offset)
+                .ok()
+                .and_then(|frame| record_of(frame.payload))
+                .is_some_and(|(stream, lsn, _)| (stream, lsn) == (self.id, self.next))
     }
 
-    fn load(&mut self, member: Member, location: Location, bytes: u64) -> Result<()> {
+    fn load(&mut self, member: Member, location: Location) -> Result<()> {
         if let Some(old) = &self.member
             && old.header.number != member.header.number
         {
             old.segment.was_read();
         }
+        let next = self.shared.lock().table.from(self.next).take(RECORDS_MAX).collect::<Vec<_>>();
+        // The record may have been moved or removed meanwhile.
+        let others = next.into_iter().skip(1);
+        let bytes = read_bytes(iter::once(location).chain(others));
         let read = self.window.load(member.segment.as_ref(), location.offset.into(), bytes);
         let number = member.header.number;
         self.member = Some(member);
         match read {
             // A segment that became free may be gone.
-            Err(_) if self.stream.core().writer().member(number).is_none() => {
+            Err(_) if self.core.writer().member(number).is_none() => {
                 self.window.clear();
                 Ok(())
             }
             read => read,
         }
+    }
+}
+
+impl fmt::Debug for StreamIter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("StreamIter");
+        debug.field("stream", &self.id).field("lsn", &self.next).finish_non_exhaustive()
     }
 }
 
@@ -191,7 +208,7 @@ pub struct StreamFollow {
 
 impl StreamFollow {
     pub(super) fn new(iter: StreamIter) -> Self {
-        let number = iter.stream.core().writer().next_follower();
+        let number = iter.core.writer().next_follower();
         Self { iter, number }
     }
 
@@ -203,8 +220,8 @@ impl StreamFollow {
     /// The LSN of the log that must be visible before the record is, as far as it is known.
     fn awaited(&self) -> Lsn {
         // Before the look at the stream, so that a record that comes later is visible behind it.
-        let visible = self.iter.stream.core().writer().visible();
-        let behind = self.iter.stream.lock().behind(self.iter.next);
+        let visible = self.iter.core.writer().visible();
+        let behind = self.iter.shared.lock().behind(self.iter.next);
         behind.map_or(visible, |behind| Lsn(behind.0 - 1))
     }
 
@@ -217,10 +234,10 @@ impl StreamFollow {
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         loop {
             let awaited = self.awaited();
-            if self.iter.advance()?.is_some() {
-                return self.iter.next();
+            if let Some(location) = self.iter.advance()? {
+                return Ok(Some(self.iter.lend(location)));
             }
-            if !self.iter.stream.core().writer().wait_for(awaited) {
+            if !self.iter.core.writer().wait_for(awaited) {
                 return Ok(None);
             }
         }
@@ -234,10 +251,10 @@ impl StreamFollow {
     pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
         loop {
             let awaited = self.awaited();
-            if self.iter.advance()?.is_some() {
-                return self.iter.next();
+            if let Some(location) = self.iter.advance()? {
+                return Ok(Some(self.iter.lend(location)));
             }
-            let writer = self.iter.stream.core().writer();
+            let writer = self.iter.core.writer();
             let wait = |context: &mut Context<'_>| {
                 let there = writer.poll_for(awaited, self.number, context.waker());
                 there.map_or(Poll::Pending, Poll::Ready)
@@ -251,7 +268,7 @@ impl StreamFollow {
 
 impl Drop for StreamFollow {
     fn drop(&mut self) {
-        self.iter.stream.core().writer().forget(self.number);
+        self.iter.core.writer().forget(self.number);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A stream, as users see it.
 
-use super::log::{Core, Open, StreamLog};
+use super::log::{Core, NewBounds, Open, StreamLog};
 use super::reader::{StreamFollow, StreamIter};
 use super::table::Table;
 
@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::index::Location;
 use crate::log::Append;
 use crate::lsn::Lsn;
+use crate::ticket::Ticket;
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
@@ -56,18 +57,29 @@ impl Shared {
 }
 
 impl State {
-    /// Records were added. They are visible once the log shows its records up to `behind`.
-    pub fn on_pushed(&mut self, behind: Lsn) {
+    /// Records were added. They are visible once the log shows its records up to `behind`. It shows
+    /// those up to `log` now.
+    pub fn on_pushed(&mut self, behind: Lsn, log: Lsn) {
+        self.visible(log);
         self.pending.push_back((behind, self.table.next()));
     }
 
-    /// Applies bounds that lie at `anchor`. Passes what is needed no more to `freed`.
-    pub fn bound(&mut self, front: Lsn, next: Lsn, anchor: Location, freed: impl FnMut(Location)) {
-        self.table.bound(front, next, anchor, freed);
+    /// Applies bounds that lie at `anchor`. Returns the bytes that are not needed any more, by their
+    /// segments.
+    pub fn bound(&mut self, front: Lsn, next: Lsn, anchor: Location, log: Lsn) -> Vec<(u64, u64)> {
+        self.visible(log);
+        let mut sums = Vec::<(u64, u64)>::new();
+        self.table.bound(front, next, anchor, |Location { segment, bytes, .. }| {
+            match sums.last_mut() {
+                Some((last, sum)) if *last == segment => *sum += u64::from(bytes),
+                _ => sums.push((segment, bytes.into())),
+            }
+        });
         self.visible = self.visible.clamp(front, next);
         for (_, end) in &mut self.pending {
             *end = (*end).clamp(front, next);
         }
+        sums
     }
 
     /// The LSN behind the last record that readers may see, when the log shows its records up to
@@ -95,6 +107,10 @@ impl Stream {
 
     pub(super) fn core(&self) -> &Core {
         &self.log.core
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -137,7 +153,18 @@ impl Stream {
     /// As [`append`](Self::append), for a task. The record is in the stream when this returns; the
     /// future waits until it is acknowledged. As [`Log::append_async`](crate::Log::append_async).
     pub fn append_async(&self, record: &[u8]) -> StreamAppend {
-        StreamAppend(Append::new(self.core().submit(self, record)))
+        self.append_all_async(&[record])
+    }
+
+    /// As [`append_all`](Self::append_all), for a task: the records are one atomic batch. Otherwise
+    /// as [`append_async`](Self::append_async).
+    pub fn append_all_async(&self, records: &[&[u8]]) -> StreamAppend {
+        let records: Vec<_> = records.iter().map(|record| (self, *record)).collect();
+        if records.is_empty() {
+            return StreamAppend(Append::new(Ok((self.next_lsn(), Ticket::done()))));
+        }
+        let submitted = self.core().submit(&records);
+        StreamAppend(Append::new(submitted.map(|(lsns, ticket)| (lsns[0], ticket))))
     }
 
     /// Returns a copy of a record. None if it is not there yet.
@@ -152,10 +179,11 @@ impl Stream {
 
     /// Returns the records from `lsn` on, up to the last that is stable.
     pub fn iter_from(&self, lsn: Lsn) -> StreamIter {
-        StreamIter::new(self.clone(), lsn)
+        StreamIter::new(self.log.core.clone(), self.id, self.shared.clone(), lsn)
     }
 
-    /// Returns the records from `lsn` on, and waits for each next one to be stable.
+    /// Returns the records from `lsn` on, and waits for each next one to be stable. A waker of the
+    /// reader must not call what waits for the log, as `append` and `close` do.
     pub fn follow(&self, lsn: Lsn) -> StreamFollow {
         StreamFollow::new(self.iter_from(lsn))
     }
@@ -169,13 +197,14 @@ impl Stream {
     ///
     /// As [`append`](Self::append). [`Error::OutOfRange`] if `lsn` is above [`Lsn::MAX`].
     pub fn truncate_front(&self, lsn: Lsn) -> Result<()> {
-        self.core().bound(self, |table| {
-            let (first, next) = (table.front(), table.next());
-            match lsn > Lsn::MAX {
-                true => Err(Error::OutOfRange { lsn, first, next }),
-                false => Ok((lsn > first).then(|| (lsn, next.max(lsn)))),
-            }
-        })
+        self.core().bound(self, |table| without_front(table, lsn))
+    }
+
+    /// As [`truncate_front`](Self::truncate_front), for a task. The records are gone when this
+    /// returns, and later appends come behind the truncation also after a crash. The future waits
+    /// until the truncation is acknowledged, as an append is.
+    pub fn truncate_front_async(&self, lsn: Lsn) -> StreamChange {
+        self.change(|table| without_front(table, lsn))
     }
 
     /// Removes `lsn` and all records above it. Stable on return. The next record gets this number.
@@ -185,17 +214,22 @@ impl Stream {
     /// [`Error::OutOfRange`] if `lsn` is below the first record or above the next one. Or as
     /// [`append`](Self::append).
     pub fn truncate_back(&self, lsn: Lsn) -> Result<()> {
-        self.core().bound(self, |table| {
-            let (first, next) = (table.front(), table.next());
-            match (first..=next).contains(&lsn) {
-                true => Ok((lsn < next).then_some((first, lsn))),
-                false => Err(Error::OutOfRange { lsn, first, next }),
-            }
-        })
+        self.core().bound(self, |table| without_back(table, lsn))
+    }
+
+    /// As [`truncate_back`](Self::truncate_back), for a task. Otherwise as
+    /// [`truncate_front_async`](Self::truncate_front_async).
+    pub fn truncate_back_async(&self, lsn: Lsn) -> StreamChange {
+        self.change(|table| without_back(table, lsn))
+    }
+
+    fn change(&self, change: impl Fn(&Table) -> Result<NewBounds>) -> StreamChange {
+        let ticket = self.core().bound_soon(self, change);
+        StreamChange(Append::new(ticket.map(|ticket| (Lsn::FIRST, ticket))))
     }
 
     /// Removes the stream: all of its records and its numbers. Stable on return. Its next record
-    /// has number 1.
+    /// has number 1. A reader stays at its position, so end the readers before.
     ///
     /// # Errors
     ///
@@ -229,6 +263,24 @@ impl Stream {
     }
 }
 
+/// The bounds of a stream without the records below `lsn`. None if they stay.
+fn without_front(table: &Table, lsn: Lsn) -> Result<NewBounds> {
+    let (first, next) = (table.front(), table.next());
+    match lsn > Lsn::MAX {
+        true => Err(Error::OutOfRange { lsn, first, next }),
+        false => Ok((lsn > first).then(|| (lsn, next.max(lsn)))),
+    }
+}
+
+/// The bounds of a stream without `lsn` and the records above it. None if they stay.
+fn without_back(table: &Table, lsn: Lsn) -> Result<NewBounds> {
+    let (first, next) = (table.front(), table.next());
+    match (first..=next).contains(&lsn) {
+        true => Ok((lsn < next).then_some((first, lsn))),
+        false => Err(Error::OutOfRange { lsn, first, next }),
+    }
+}
+
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let log = &self.core().log;
@@ -248,5 +300,40 @@ impl Future for StreamAppend {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
+    }
+}
+
+/// A truncation of a stream. The future of [`Stream::truncate_front_async`] and
+/// [`Stream::truncate_back_async`].
+///
+/// Dropping it does not take the truncation back.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is polled"]
+pub struct StreamChange(Append);
+
+impl Future for StreamChange {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|outcome| outcome.map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only readers forgot what they had seen, so the memory of a stream without readers grew.
+    #[test]
+    fn a_stream_without_readers_forgets_acknowledged_records() {
+        let mut state =
+            State { table: Table::default(), pending: VecDeque::new(), visible: Lsn(1) };
+        for lsn in 1..1000 {
+            let location = Location::new(1, 8 * lsn, 8);
+            state.table.push(location);
+            state.on_pushed(Lsn(lsn + 1), Lsn(lsn));
+            assert!(state.pending.len() < 3);
+        }
+        assert_eq!((state.visible(Lsn(1000)), state.pending.len()), (Lsn(1000), 0));
     }
 }

@@ -92,7 +92,7 @@ impl Table {
     }
 
     /// All places that the stream needs.
-    pub fn places(&self) -> impl Iterator<Item = Location> {
+    pub fn locations(&self) -> impl Iterator<Item = Location> {
         self.places.iter().copied().chain(self.anchor)
     }
 }
@@ -298,7 +298,7 @@ mod tests {
                     Change::Collect(appends) => model.collect(appends),
                     Change::Rotate => model.segment += 1,
                 }
-                let mut places: Vec<_> = model.table.places().collect();
+                let mut places: Vec<_> = model.table.locations().collect();
                 let key = |place: &Location| (place.segment, place.offset);
                 places.sort_by_key(key);
                 model.live.sort_by_key(key);

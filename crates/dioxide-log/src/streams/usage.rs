@@ -1,56 +1,100 @@
-//! The bytes that streams need, by segment, and the rule when to collect the oldest segment. A
-//! value.
+//! The bytes of frames in each segment, and those that streams still need. The rule when to collect
+//! the oldest segment. A value.
 
-use crate::index::{Location, Segments};
+use crate::index::Location;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-/// The needed bytes of each segment.
+/// A full log with records to append collects if this part of its bytes, or more, is not needed.
+/// Below that, it would copy too much for too little space.
+const GARBAGE_PARTS: u64 = 8;
+
+/// The frames of a segment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bytes {
+    written: u64,
+    needed: u64,
+}
+
+/// The frames of each segment.
 #[derive(Debug, Default)]
 pub struct Usage {
-    live: BTreeMap<u64, u64>,
-    total: u64,
+    segments: BTreeMap<u64, Bytes>,
+}
+
+/// The reason why segments are collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The log is to stay small.
+    Size,
+    /// The log is full, and there are records to append.
+    Records,
+    /// The log is full, and there are bounds to write, which free other space.
+    Bounds,
 }
 
 impl Usage {
-    pub fn add(&mut self, place: Location) {
-        *self.live.entry(place.segment).or_default() += u64::from(place.bytes);
-        self.total += u64::from(place.bytes);
+    /// A frame was written.
+    pub fn write(&mut self, location: Location) {
+        self.segments.entry(location.segment).or_default().written += u64::from(location.bytes);
     }
 
-    pub fn remove(&mut self, place: Location) {
-        let live = self.live.get_mut(&place.segment).expect("it was added");
-        *live -= u64::from(place.bytes);
-        self.total -= u64::from(place.bytes);
-        if *live == 0 {
-            self.live.remove(&place.segment);
-        }
+    /// A stream needs a frame that was written.
+    pub fn need(&mut self, location: Location) {
+        let segment = self.segments.get_mut(&location.segment).expect("the frame was written");
+        segment.needed += u64::from(location.bytes);
+    }
+
+    /// A stream does not need these bytes of a segment any more.
+    pub fn free(&mut self, segment: u64, bytes: u64) {
+        let segment = self.segments.get_mut(&segment).expect("its frames were written");
+        segment.needed -= bytes;
+    }
+
+    /// Forgets the segments before this one.
+    pub fn forget_before(&mut self, oldest: u64) {
+        self.segments = self.segments.split_off(&oldest);
     }
 
     /// Whether a stream needs something in a segment.
     pub fn needs(&self, segment: u64) -> bool {
-        self.live.contains_key(&segment)
+        self.segments.get(&segment).is_some_and(|bytes| bytes.needed > 0)
     }
 
-    /// The needed bytes of all segments.
-    pub fn total(&self) -> u64 {
-        self.total
+    fn sum(&self, segments: Range<u64>) -> Bytes {
+        self.segments.range(segments).fold(Bytes::default(), |sum, (_, bytes)| Bytes {
+            written: sum.written + bytes.written,
+            needed: sum.needed + bytes.needed,
+        })
     }
 
-    /// Whether the records that the oldest segment still has are to be copied, so that it is free.
+    /// The bytes that streams need.
+    pub fn needed(&self) -> u64 {
+        self.segments.values().map(|bytes| bytes.needed).sum()
+    }
+
+    /// Whether the oldest of the segments in use is to be collected: the frames that streams need
+    /// are copied, and it is free. `segment_bytes` is the size of a segment.
     ///
-    /// A segment that no stream needs is free at once. Otherwise a log has at most twice the bytes
-    /// that its streams need, and so each byte is copied about once in its life. A full log gives
-    /// up all space that it can.
-    pub fn must_collect(&self, segments: Segments) -> bool {
-        let Segments { oldest, count, bytes, is_full } = segments;
+    /// A segment that no stream needs is free at once. Otherwise most of the bytes must be garbage,
+    /// so a copy of all segments at most halves the log. It leaves no garbage, so this ends.
+    pub fn must_collect(&self, in_use: Range<u64>, segment_bytes: u64, need: Need) -> bool {
         // The last one is being written.
-        if count < 2 {
+        let complete = in_use.start..in_use.end - 1;
+        if complete.is_empty() {
             return false;
         }
-        let complete = (count - 1) * bytes;
-        !self.needs(oldest)
-            || self.total * 2 < complete
-            || (is_full && self.total + bytes < complete)
+        let counted = if need == Need::Size { complete } else { in_use.clone() };
+        let Bytes { written, needed } = self.sum(counted);
+        let garbage = written - needed;
+        // A segment without its header and its end, and also if the last frame did not fit.
+        let space = segment_bytes / 4 * 3;
+        let is_worth_it = match need {
+            Need::Size => garbage > needed,
+            Need::Records => garbage >= space && garbage * GARBAGE_PARTS >= written,
+            Need::Bounds => garbage >= space,
+        };
+        is_worth_it || !self.needs(in_use.start)
     }
 }
 
@@ -58,27 +102,39 @@ impl Usage {
 mod tests {
     use super::*;
 
-    fn place(segment: u64, bytes: u32) -> Location {
+    fn location(segment: u64, bytes: u32) -> Location {
         Location { segment, offset: 0, bytes }
     }
 
     #[test]
     fn the_oldest_segment_is_collected_when_it_is_worth_it() {
         let mut usage = Usage::default();
-        let segments = |count, is_full| Segments { oldest: 5, count, bytes: 1000, is_full };
-        assert!(!usage.must_collect(segments(1, true)), "the last one is being written");
-        assert!(usage.must_collect(segments(2, false)), "nothing is needed of it");
-        usage.add(place(5, 400));
-        usage.add(place(6, 800));
-        assert!(!usage.must_collect(segments(3, false)), "1200 of 2000 bytes");
-        assert!(usage.must_collect(segments(4, false)), "1200 of 3000 bytes");
-        assert!(!usage.must_collect(segments(3, true)), "it would free nothing");
-        usage.add(place(6, 100));
-        usage.add(place(7, 600));
-        assert!(!usage.must_collect(segments(4, false)), "1900 of 3000 bytes");
-        assert!(usage.must_collect(segments(4, true)), "the log is full");
-        usage.remove(place(5, 400));
-        assert!(usage.must_collect(segments(4, false)), "nothing is needed of it");
-        assert_eq!(usage.total(), 1500);
+        let must = |usage: &Usage, end, need| usage.must_collect(5..end, 1000, need);
+        assert!(!must(&usage, 6, Need::Bounds), "the last one is being written");
+        assert!(must(&usage, 7, Need::Size), "nothing is needed of it");
+        for segment in 5..15 {
+            usage.write(location(segment, 900));
+            usage.need(location(segment, 900));
+        }
+        for need in [Need::Size, Need::Records, Need::Bounds] {
+            assert!(!must(&usage, 15, need), "nothing is garbage");
+        }
+        usage.free(6, 900);
+        usage.free(7, 100);
+        assert!(must(&usage, 15, Need::Bounds), "a segment of garbage");
+        assert!(!must(&usage, 15, Need::Records), "too little for records");
+        usage.free(8, 500);
+        assert!(must(&usage, 15, Need::Records), "an eighth is garbage");
+        assert!(!must(&usage, 15, Need::Size));
+        for segment in [9, 10, 11] {
+            usage.free(segment, 900);
+        }
+        assert!(must(&usage, 15, Need::Size), "4200 of 8100 bytes are garbage");
+        usage.free(14, 900);
+        usage.write(location(14, 50));
+        assert!(must(&usage, 15, Need::Size));
+        assert_eq!((usage.needed(), usage.needs(5), usage.needs(6)), (9000 - 5100, true, false));
+        usage.forget_before(8);
+        assert_eq!(usage.needed(), 400 + 2 * 900);
     }
 }
