@@ -73,7 +73,7 @@ impl LogOptions {
         self
     }
 
-    /// Sets how many free segments are kept for reuse, at least 1. 4 by default, and at least 3 in a
+    /// Sets how many free segments are kept for reuse. 4 by default; at least 1, at least 3 in a
     /// log of streams. More are removed.
     pub fn spare_segments(mut self, count: usize) -> Self {
         self.spare_segments = count;

@@ -54,11 +54,10 @@ const UNUSED_MAX: usize = 1024;
 ///
 /// # Space
 ///
-/// A segment is free once no stream needs a record of it. A thread copies records of the oldest
-/// segment to the end of the log, so that a stream that rests does not keep old segments. It does so
-/// when more than half of a log is garbage. Two more segments are in reserve, so that a full log can
-/// be truncated. In memory, a record needs 16 bytes. A record is at most 8.25 KiB smaller than a
-/// segment.
+/// A segment is free once no stream needs a record of it. When more than half of a log is garbage,
+/// a thread copies records of the oldest segment to the end of the log. So a stream that rests does
+/// not keep old segments. Two more segments are in reserve, so that a full log can be truncated.
+/// In memory, a record needs 16 bytes. A record is at most 8.25 KiB smaller than a segment.
 ///
 /// # After a crash
 ///
@@ -113,10 +112,10 @@ impl LogOptions {
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open). [`Error::Options`]: with [`retain_bytes`](Self::retain_bytes) or
-    /// [`retain_age`](Self::retain_age), which would remove records that streams need; with
-    /// [`read_unsynced`](Self::read_unsynced); for a log without streams; for a device with fewer
-    /// than 5 segments.
+    /// As [`open`](Self::open). [`Error::Options`] for a log without streams, and for a device with
+    /// fewer than 5 segments. Also with [`retain_bytes`](Self::retain_bytes) or
+    /// [`retain_age`](Self::retain_age), which would remove records that streams need, and with
+    /// [`read_unsynced`](Self::read_unsynced).
     pub fn open_streams(&self, path: impl AsRef<Path>) -> Result<StreamLog> {
         let options = self.clone().of_streams()?;
         StreamLog::new(options.open(path)?)

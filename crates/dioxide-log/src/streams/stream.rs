@@ -64,8 +64,8 @@ impl State {
         self.pending.push_back((behind, self.table.next()));
     }
 
-    /// Applies bounds that lie at `anchor`. Returns the bytes that are not needed any more, by their
-    /// segments.
+    /// Applies bounds that lie at `anchor`. Returns the segments of the frames that are not needed
+    /// any more, each with a number of bytes.
     pub fn bound(&mut self, front: Lsn, next: Lsn, anchor: Location, log: Lsn) -> Vec<(u64, u64)> {
         self.visible(log);
         let mut sums = Vec::<(u64, u64)>::new();
