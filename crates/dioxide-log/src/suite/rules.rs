@@ -1,6 +1,9 @@
 //! The rules of storages and segments.
 
 use super::Medium;
+use crate::format::header::Header;
+use crate::format::{Content, LogId};
+use crate::lsn::Lsn;
 use crate::storage::{Mark, Segment, Storage};
 use dioxide::Buffer;
 use fastrand::Rng;
@@ -66,11 +69,22 @@ fn created_in(medium: &dyn Medium, bytes: u64) -> Result<Created, String> {
     Ok((storage, segment))
 }
 
-/// Writes blocks with content of their own, and returns the bytes of the whole segment.
+/// Writes a header, by which a device knows a log, and blocks with content of their own. Returns
+/// the bytes of the whole segment.
 fn fill(segment: &dyn Segment, durable: bool) -> Result<Vec<u8>, String> {
     let mut rng = Rng::with_seed(segment.bytes());
     let mut bytes = Buffer::zeroed(segment.bytes() as usize);
     rng.fill(&mut bytes);
+    let header = Header {
+        content: Content::Records,
+        log: LogId(rng.u128(..).to_le_bytes()),
+        number: 1,
+        segment_bytes: segment.bytes(),
+        first: Lsn::FIRST,
+        front: Lsn::FIRST,
+        begun: 0,
+    };
+    header.encode(&mut bytes[..BLOCK_BYTES]);
     segment.write(&bytes, 0, durable).map_err(said)?;
     Ok(bytes.to_vec())
 }
