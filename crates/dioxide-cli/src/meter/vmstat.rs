@@ -73,7 +73,9 @@ pub fn parse(text: &str) -> Option<Reading> {
     let cpu: Vec<u64> =
         rest("cpu")?.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let [user, nice, system, idle, wait, irq, softirq, steal, ..] = cpu[..] else { return None };
-    let cpu = Ticks { user: user + nice, system: system + irq + softirq, idle, wait, steal };
+    let user = user.checked_add(nice)?;
+    let system = system.checked_add(irq)?.checked_add(softirq)?;
+    let cpu = Ticks { user, system, idle, wait, steal };
     Some(Reading { cpu, blocked: rest("procs_blocked")?.trim().parse().ok()? })
 }
 
@@ -90,6 +92,10 @@ mod tests {
         assert_eq!(parse(EARLIER), Some(Reading { cpu, blocked: 7 }));
         assert_eq!(parse("cpu  1 2 3\nprocs_blocked 7\n"), None);
         assert_eq!(parse(""), None);
+        // A sum that overflows ended the program.
+        let max = u64::MAX;
+        assert_eq!(parse(&format!("cpu  1 {max} 3 4 5 6 7 8\nprocs_blocked 7\n")), None);
+        assert_eq!(parse(&format!("cpu  1 2 {max} 4 5 6 7 8\nprocs_blocked 7\n")), None);
     }
 
     #[test]

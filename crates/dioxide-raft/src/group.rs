@@ -1,0 +1,322 @@
+//! The log of one group, as openraft uses it.
+//!
+//! An entry of index n is record n + 1 of the stream of entries. An empty record is a gap. The other
+//! stream has the vote, the last committed id and the last purged id: its last record counts.
+
+use crate::error::{Error, Result};
+use crate::recent::Recent;
+use dioxide_log::{Lsn, Stream, StreamAppend, StreamChange};
+use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
+use openraft::{
+    AnyError, AsyncRuntime, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId, RaftLogReader,
+    RaftTypeConfig, StorageError, StorageIOError, Vote,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Debug};
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The memory for entries that are stable already, in bytes.
+const RECENT_BYTES: usize = 1 << 20;
+
+/// The log of one raft group: a `RaftLogStorage` and a `RaftLogReader`.
+///
+/// [`append`](RaftLogStorage::append) returns at once, and calls back when the entries are stable.
+/// Reads of entries that are not in memory block the thread for a read of the disk.
+pub struct GroupLog<C: RaftTypeConfig> {
+    shared: Arc<Shared<C>>,
+}
+
+struct Shared<C: RaftTypeConfig> {
+    entries: Stream,
+    facts: Stream,
+    state: Mutex<State<C>>,
+}
+
+struct State<C: RaftTypeConfig> {
+    facts: Facts<C>,
+    last: Option<LogId<C::NodeId>>,
+    recent: Recent,
+}
+
+/// What a group saves beside its entries.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "")]
+struct Facts<C: RaftTypeConfig> {
+    vote: Option<Vote<C::NodeId>>,
+    committed: Option<LogId<C::NodeId>>,
+    purged: Option<LogId<C::NodeId>>,
+}
+
+impl<C: RaftTypeConfig> Default for Facts<C> {
+    fn default() -> Self {
+        Self { vote: None, committed: None, purged: None }
+    }
+}
+
+fn lsn_of(index: u64) -> Lsn {
+    Lsn(index + 1)
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    rmp_serde::to_vec_named(value).expect("types of raft are maps, numbers and bytes")
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    Ok(rmp_serde::from_slice(bytes)?)
+}
+
+fn failed<C: RaftTypeConfig>(
+    subject: ErrorSubject<C::NodeId>,
+    verb: ErrorVerb,
+    error: impl Into<Error>,
+) -> StorageError<C::NodeId> {
+    let error: Error = error.into();
+    StorageIOError::new(subject, verb, AnyError::new(&error)).into()
+}
+
+impl<C: RaftTypeConfig> GroupLog<C> {
+    pub(crate) fn open(entries: Stream, facts: Stream) -> Result<Self> {
+        let saved = match facts.last_lsn() {
+            Some(last) => facts.read(last)?.map(|bytes| decode(&bytes)).transpose()?,
+            None => None,
+        };
+        let facts_found: Facts<C> = saved.unwrap_or_default();
+        // A crash may have come between the record of the purge and the truncation.
+        if let Some(purged) = &facts_found.purged {
+            entries.truncate_front(lsn_of(purged.index + 1))?;
+        }
+        let last = match entries.last_lsn() {
+            Some(last) => {
+                entries.read(last)?.map(|bytes| decode::<C::Entry>(&bytes)).transpose()?
+            }
+            None => None,
+        };
+        let last = last.map(|entry| entry.get_log_id().clone()).or(facts_found.purged.clone());
+        let state = State { facts: facts_found, last, recent: Recent::default() };
+        let shared = Arc::new(Shared { entries, facts, state: Mutex::new(state) });
+        Ok(Self { shared })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<C>> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Saves the facts after a change.
+    fn save(&self, change: impl FnOnce(&mut Facts<C>)) -> Saved {
+        let facts = &self.shared.facts;
+        let mut state = self.state();
+        change(&mut state.facts);
+        let append = facts.append_async(&encode(&state.facts));
+        // The older ones go with a later write. It is soon enough when there are some.
+        let older = facts.next_lsn().0 - facts.first_lsn().0 > FACTS_MAX;
+        let truncate = older.then(|| facts.truncate_front_async(Lsn(facts.next_lsn().0 - 1)));
+        Saved { append, truncate }
+    }
+
+    /// Adds entries to the log. They are readable then.
+    fn begin_append(&self, entries: &[C::Entry]) -> Result<StreamAppend> {
+        let stream = &self.shared.entries;
+        let mut state = self.state();
+        let mut records = Vec::with_capacity(entries.len());
+        if let Some(first) = entries.first() {
+            let (index, next) = (first.get_log_id().index, stream.next_lsn().0 - 1);
+            if index < next {
+                // Raft truncates before. What comes later in the log counts.
+                state.recent.truncate(index);
+                drop(stream.truncate_back_async(lsn_of(index)));
+            } else if stream.last_lsn().is_none() {
+                drop(stream.truncate_front_async(lsn_of(index)));
+            } else if index - next > GAP_MAX {
+                return Err(Error::Corrupt(format!("entry {index} where {next} comes next")));
+            } else {
+                // Raft leaves no gaps, but its conformance suite does.
+                records.extend((next..index).map(|index| (index, Vec::new())));
+            }
+        }
+        records.extend(entries.iter().map(|entry| (entry.get_log_id().index, encode(entry))));
+        let slices: Vec<&[u8]> = records.iter().map(|(_, record)| &record[..]).collect();
+        let append = stream.append_all_async(&slices);
+        for (index, record) in records {
+            state.recent.push(index, record);
+        }
+        if let Some(last) = entries.last() {
+            state.last = Some(last.get_log_id().clone());
+        }
+        state.recent.shrink(RECENT_BYTES, stream.stable_lsn().0 - 1);
+        Ok(append)
+    }
+
+    fn read_range(&self, range: impl RangeBounds<u64>) -> Result<Vec<C::Entry>> {
+        let entries = &self.shared.entries;
+        let state = self.state();
+        let (first, next) = (entries.first_lsn().0 - 1, entries.next_lsn().0 - 1);
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(start) => start + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(end) => end + 1,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        let (start, end) = (start.max(first), end.min(next));
+        let mut found = Vec::new();
+        let mut index = start;
+        // The oldest are on disk only. All that are not stable are in memory.
+        let mut iter = entries.iter_from(lsn_of(start));
+        while index < end && state.recent.get(index).is_none() {
+            match dioxide_log::StreamIter::next(&mut iter)? {
+                Some(record) if record.payload.is_empty() => {}
+                Some(record) => found.push(decode(record.payload)?),
+                None => return Err(Error::Corrupt(format!("entry {index} is not there"))),
+            }
+            index += 1;
+        }
+        while index < end {
+            let entry = state.recent.get(index).expect("memory has all entries behind its first");
+            if !entry.is_empty() {
+                found.push(decode(entry)?);
+            }
+            index += 1;
+        }
+        Ok(found)
+    }
+}
+
+/// Facts that are being saved.
+#[must_use]
+struct Saved {
+    append: StreamAppend,
+    truncate: Option<StreamChange>,
+}
+
+impl Saved {
+    /// Waits until they are stable.
+    async fn wait(self) -> dioxide_log::Result<()> {
+        self.append.await?;
+        match self.truncate {
+            Some(truncate) => truncate.await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// The longest gap between two entries.
+const GAP_MAX: u64 = 1 << 10;
+
+/// How many records of facts a group has at most, about.
+const FACTS_MAX: u64 = 16;
+
+impl<C: RaftTypeConfig> Clone for GroupLog<C> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<C: RaftTypeConfig> Debug for GroupLog<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupLog").field("entries", &self.shared.entries).finish_non_exhaustive()
+    }
+}
+
+impl<C: RaftTypeConfig> RaftLogReader<C> for GroupLog<C> {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<C::Entry>, StorageError<C::NodeId>> {
+        self.read_range(range)
+            .map_err(|error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Read, error))
+    }
+}
+
+impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<C>, StorageError<C::NodeId>> {
+        let state = self.state();
+        let last_purged_log_id = state.facts.purged.clone();
+        Ok(LogState { last_purged_log_id, last_log_id: state.last.clone() })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
+        let saved = self.save(|facts| facts.vote = Some(vote.clone()));
+        saved.wait().await.map_err(|error| failed::<C>(ErrorSubject::Vote, ErrorVerb::Write, error))
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote<C::NodeId>>, StorageError<C::NodeId>> {
+        Ok(self.state().facts.vote.clone())
+    }
+
+    /// Saves the id without waiting: raft can do without it.
+    async fn save_committed(
+        &mut self,
+        committed: Option<LogId<C::NodeId>>,
+    ) -> Result<(), StorageError<C::NodeId>> {
+        drop(self.save(|facts| facts.committed = committed));
+        Ok(())
+    }
+
+    async fn read_committed(
+        &mut self,
+    ) -> Result<Option<LogId<C::NodeId>>, StorageError<C::NodeId>> {
+        Ok(self.state().facts.committed.clone())
+    }
+
+    async fn append<I>(
+        &mut self,
+        entries: I,
+        callback: LogFlushed<C>,
+    ) -> Result<(), StorageError<C::NodeId>>
+    where
+        I: IntoIterator<Item = C::Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<C::Entry> = entries.into_iter().collect();
+        let append = self.begin_append(&entries);
+        let append =
+            append.map_err(|error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Write, error))?;
+        drop(C::AsyncRuntime::spawn(async move {
+            callback.log_io_completed(append.await.map(drop).map_err(Into::into));
+        }));
+        Ok(())
+    }
+
+    async fn truncate(&mut self, log_id: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
+        let error = |error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Delete, error);
+        let before = match log_id.index.checked_sub(1) {
+            Some(before) => self.read_range(before..=before).map_err(error)?.pop(),
+            None => None,
+        };
+        let truncated = {
+            let mut state = self.state();
+            state.recent.truncate(log_id.index);
+            let before = before.map(|entry| entry.get_log_id().clone());
+            state.last = before.or(state.facts.purged.clone());
+            self.shared.entries.truncate_back_async(lsn_of(log_id.index))
+        };
+        truncated.await.map_err(|failure| error(failure.into()))
+    }
+
+    async fn purge(&mut self, log_id: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
+        let next = lsn_of(log_id.index + 1);
+        let saved = self.save(|facts| facts.purged = Some(log_id.clone()));
+        let truncated = {
+            let mut state = self.state();
+            if state.last.as_ref().is_none_or(|last| last.index < log_id.index) {
+                // A snapshot reaches further than the log.
+                state.last = Some(log_id.clone());
+            }
+            self.shared.entries.truncate_front_async(next)
+        };
+        let error = |error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Delete, error);
+        saved.wait().await.map_err(error)?;
+        truncated.await.map_err(error)
+    }
+}

@@ -1,0 +1,115 @@
+//! A log store for [openraft](https://docs.rs/openraft) 0.9 on `dioxide-log`.
+//!
+//! The groups of a process share one log, so one write and one flush carry the entries and votes of
+//! all groups that wait.
+//!
+//! ```no_run
+//! # use dioxide_raft::RaftLogs;
+//! # use std::io::Cursor;
+//! # openraft::declare_raft_types!(Types: D = String, R = String);
+//! let logs = RaftLogs::open("raft")?;
+//! let log_store = logs.group::<Types>(7)?; // for openraft::Raft::new
+//! # Ok::<(), dioxide_raft::Error>(())
+//! ```
+//!
+//! # After a crash
+//!
+//! Entries whose callback openraft got, and votes that it saved, are there. An entry that was
+//! truncated stays truncated once a later entry or vote is acknowledged.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod group;
+mod recent;
+
+pub use error::{Error, Result};
+pub use group::GroupLog;
+
+use dioxide_log::storage::Storage;
+use dioxide_log::{LogOptions, StreamLog, StreamStats};
+use openraft::RaftTypeConfig;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The logs of the raft groups of a process, in one directory or on one device. Clones are the
+/// same.
+#[derive(Clone, Debug)]
+pub struct RaftLogs(StreamLog);
+
+/// The largest number of a group. Each has two streams.
+pub const GROUP_MAX: u64 = u64::MAX / 2;
+
+impl RaftLogs {
+    /// Opens the logs in a directory, and creates it if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// The error of dioxide-log, for example if another process has the logs open.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(&LogOptions::new(), path)
+    }
+
+    /// As [`open`](Self::open), with options of the log. Durability for each append, the default,
+    /// is what raft needs.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_with(options: &LogOptions, path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self(options.open_streams(path)?))
+    }
+
+    /// As [`open_with`](Self::open_with), on any medium.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_storage_with(options: &LogOptions, storage: Arc<dyn Storage>) -> Result<Self> {
+        Ok(Self(options.open_streams_storage(storage)?))
+    }
+
+    /// The log of a group, to be passed to `openraft::Raft::new`. Open one at a time for a group.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Group`] if the number is above [`GROUP_MAX`]. [`Error::Decode`] if the group was
+    /// written with other types. Or the error of dioxide-log.
+    pub fn group<C: RaftTypeConfig>(&self, group: u64) -> Result<GroupLog<C>> {
+        if group > GROUP_MAX {
+            return Err(Error::Group(group));
+        }
+        GroupLog::open(self.0.stream(2 * group), self.0.stream(2 * group + 1))
+    }
+
+    /// The numbers of the groups that have a vote or an entry, in order.
+    pub fn groups(&self) -> Vec<u64> {
+        let mut groups: Vec<u64> = self.0.ids().into_iter().map(|id| id / 2).collect();
+        groups.dedup();
+        groups
+    }
+
+    /// Removes all that a group has. It must not be in use.
+    ///
+    /// # Errors
+    ///
+    /// The error of dioxide-log.
+    pub fn remove(&self, group: u64) -> Result<()> {
+        self.0.stream(2 * group).remove()?;
+        Ok(self.0.stream(2 * group + 1).remove()?)
+    }
+
+    /// The counters of the log.
+    pub fn stats(&self) -> StreamStats {
+        self.0.stats()
+    }
+
+    /// Writes what is in flight, and closes the logs of all groups.
+    ///
+    /// # Errors
+    ///
+    /// The error of a write. The logs are closed nevertheless.
+    pub fn close(self) -> Result<()> {
+        Ok(self.0.close()?)
+    }
+}
