@@ -1,7 +1,7 @@
 //! The log of one group, as openraft uses it.
 //!
-//! An entry of index n is record n + 1 of the stream of entries. An empty record is a gap. The other
-//! stream has the vote, the last committed id and the last purged id: its last record counts.
+//! An entry of index n is record n + 1 of the stream of entries. An empty record is a gap. The
+//! other stream has the vote, the last committed id and the last purged id: its last record counts.
 
 use crate::error::{Error, Result};
 use crate::recent::Recent;
