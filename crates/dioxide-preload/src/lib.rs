@@ -9,6 +9,7 @@
 //! - [`slots`]: the state of each descriptor number.
 //! - [`files`]: takes a file over, and hands it back.
 //! - [`lease`]: the write lease, which shows that a file has no other opener.
+//! - [`accepted`]: the transfers that the kernel is known to accept.
 //! - [`transfer`]: reads, writes, syncs and positions of known files.
 //! - [`flushes`]: the kernel's flushes, in the ledger of the engine.
 //! - [`process`]: fork, exec and exit, the begin and the end of this library.
@@ -38,7 +39,7 @@
 //!    Now the slots are `Taken`, and each call of the engine holds its slot for reading.
 //! 5. `transfer::serve` calls the engine: `write_at`, `append` for O_APPEND, `read_at`,
 //!    `sync_data`, `set_len`. It adds the rules of POSIX: positions, access rights, errno. The
-//!    kernel answers misaligned transfers.
+//!    kernel answers transfers that it may refuse for their alignment.
 //! 6. `fstat` asks the kernel, and gets the length from the engine.
 //! 7. A call that the engine cannot perform hands the file back ([`files::hand_back()`]). A keeper
 //!    closes the engine's file, which truncates it to its length. It restores O_APPEND and releases
@@ -59,6 +60,7 @@
 // The contract of each interposed function is that of libc's function.
 #![allow(clippy::missing_safety_doc)]
 
+mod accepted;
 mod calls;
 mod files;
 mod flushes;

@@ -209,7 +209,7 @@ fn write_known(
         }
         let file = taken.handle(is_durable(description));
         let put = |offset: u64| {
-            if is_aligned(taken, data, len, offset) {
+            if taken.accepted.includes(data, offset) {
                 return with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?))
                     .map(|()| len);
             }
@@ -222,10 +222,7 @@ fn write_known(
                 let truncations = description.inode.truncations.load(Ordering::Acquire);
                 // XFS checks the alignment of the offset that an append ignores, ext4 does not.
                 let given = if let Place::At(offset) = place { offset } else { 0 };
-                if ![taken.len(), given]
-                    .into_iter()
-                    .all(|offset| is_aligned(taken, data, len, offset))
-                {
+                if ![taken.len(), given].iter().all(|at| taken.accepted.includes(data, *at)) {
                     return Err(Instead::HandBack("an append was not aligned"));
                 }
                 let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
@@ -288,7 +285,7 @@ fn read_known(
             if left == 0 {
                 return Ok(0);
             }
-            if !is_aligned(taken, into, len, offset) {
+            if !taken.accepted.includes(into, offset) {
                 // The kernel may read grown space.
                 let read = answered(kernel())? as u64;
                 return Ok(read.min(left).min(taken.len().saturating_sub(offset)) as usize);
@@ -434,22 +431,14 @@ fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bo
     description.inode.ends_below(fd, start.saturating_add(len as u64))
 }
 
-/// Whether the transfer has the engine's alignment. Otherwise the kernel decides, because it
-/// accepts more than it reports by `statx`. For a reflinked file XFS reports its blocks and accepts
-/// sectors, through the page cache where it must. btrfs accepts everything. So the library invents
-/// no EINVAL.
-fn is_aligned(taken: &Taken, pieces: &[iovec], len: usize, offset: u64) -> bool {
-    let alignment = taken.plain.alignment();
-    let in_memory = |piece: &iovec| {
-        (piece.iov_base as u64 | piece.iov_len as u64).is_multiple_of(alignment.memory)
-    };
-    (offset | len as u64).is_multiple_of(alignment.offset) && pieces.iter().all(in_memory)
-}
-
-/// The kernel performs an overwrite below the last block at once. Most often it refuses, and the
-/// engine keeps the file. An accepted overwrite may be in the page cache, which the engine does not
-/// see, so the hand-back follows. At or above the last block the hand-back comes first: the kernel
-/// would see the grown EOF, and the engine may be writing that block.
+/// A write that the kernel may refuse. It performs an overwrite below the last block at once. Most
+/// often it refuses, and the engine keeps the file. An accepted overwrite may be in the page cache,
+/// which the engine does not see, so the hand-back follows. The hand-back comes first
+///
+/// - at or above the last block: the kernel would see the grown EOF, and the engine may be writing
+///   that block;
+/// - where the engine writes parts of blocks: it may be writing the rest of the same block, as it
+///   was before.
 fn write_misaligned(
     taken: &Taken,
     len: usize,
@@ -458,7 +447,7 @@ fn write_misaligned(
 ) -> Outcome {
     const WHY: &str = "a write was not aligned";
     let full_blocks = taken.len() / taken.plain.alignment().append * taken.plain.alignment().append;
-    if offset.saturating_add(len as u64) > full_blocks {
+    if taken.accepted.has_parts() || offset.saturating_add(len as u64) > full_blocks {
         return Err(Instead::HandBack(WHY));
     }
     Err(Instead::Done(answered(kernel())?, WHY))

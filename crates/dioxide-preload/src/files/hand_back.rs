@@ -160,7 +160,7 @@ pub(super) fn put_away(inode: &Inode) -> bool {
     for slot in engine.descriptors().filter_map(slots::find) {
         *slot.write() = State::Empty;
     }
-    let Taken { plain, durable, lease } =
+    let Taken { plain, durable, lease, .. } =
         Arc::into_inner(engine).expect("all slots have let go of it");
     summary::add(&plain.stats());
     let results = [durable.close(), plain.close()];

@@ -1,5 +1,6 @@
 //! A file that the library knows: its descriptions, its transfers in flight, its engine handles.
 
+use crate::accepted::Accepted;
 use crate::lease;
 use crate::slots::{self, Changing};
 use dioxide::ledger::FileSystem;
@@ -86,6 +87,8 @@ pub struct Taken {
     pub plain: dioxide::File,
     /// Durable on return.
     pub durable: dioxide::File,
+    /// The transfers for the engine.
+    pub accepted: Accepted,
     /// None for a device.
     pub(super) lease: Option<Lease>,
 }
@@ -101,6 +104,12 @@ pub(super) struct Lease {
 }
 
 impl Taken {
+    /// The handles, plain and durable, and the lease of a regular file.
+    pub(super) fn of([plain, durable]: [dioxide::File; 2], lease: Option<Lease>) -> Self {
+        let accepted = Accepted::of(&plain, lease.is_none());
+        Self { plain, durable, accepted, lease }
+    }
+
     /// Returns the handle for durable or other writes.
     pub fn handle(&self, durable: bool) -> &dioxide::File {
         if durable { &self.durable } else { &self.plain }

@@ -160,19 +160,15 @@ fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Ta
         let open = |options: &mut OpenOptions, _| {
             Ok(options.descriptor_min(high_numbers()).open(format!("/proc/self/fd/{fd}"))?)
         };
-        return open_handles(fd, open).map(|[plain, durable]| Taken {
-            plain,
-            durable,
-            lease: None,
-        });
+        return open_handles(fd, open).map(|handles| Taken::of(handles, None));
     }
     lease::take(fd, listener)?;
     let copy =
         || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int).map_err(failed);
     let open = |options: &mut OpenOptions, name| Ok(options.open_descriptor(copy()?, name)?);
     let take = || {
-        let [plain, durable] = open_handles(fd, open)?;
-        Ok(Taken { plain, durable, lease: Some(Lease { held: copy()?, description }) })
+        let handles = open_handles(fd, open)?;
+        Ok(Taken::of(handles, Some(Lease { held: copy()?, description })))
     };
     let opened = is_alone(inode).and_then(|()| without_append(fd, take));
     if opened.is_err() {

@@ -1066,9 +1066,12 @@ static void make_clone(void) {
 
 static void tell_content(const char *what, const char *path) {
     int file = open(path, O_RDONLY);
-    long len = read(file, memory, LARGE);
-    tell(what, len);
-    printf("%s: %08x\n", what, checksum(memory, len < 0 ? 0 : (size_t)len));
+    long total = 0, len;
+    uint32_t sum = 0;
+    while ((len = read(file, memory, LARGE)) > 0)
+        total += len, sum = sum * 31 + checksum(memory, (size_t)len);
+    tell(what, len < 0 ? len : total);
+    printf("%s: %08x\n", what, sum);
     close(file);
 }
 
@@ -1211,6 +1214,193 @@ static void threads_write_sectors_of_a_clone(void) {
     tell("close", close(fd));
 }
 
+// --- parts of blocks ---
+
+static long length(void) {
+    struct stat stat;
+    return fstat(fd, &stat) == 0 ? (long)stat.st_size : -1;
+}
+
+static void set_append(int appends) {
+    int flags = fcntl(fd, F_GETFL);
+    must("F_SETFL", fcntl(fd, F_SETFL, appends ? flags | O_APPEND : flags & ~O_APPEND), 0);
+}
+
+// A write or a read of sectors by any call, near the end or anywhere. With `bytes`, some are of any
+// bytes, and some lengths of the file too. The kernel may refuse these.
+static void any_part(int number, int bytes) {
+    long end = length(), len = 512 * (1 + below(24)), first = 512 * below(len / 512 + 1);
+    long offset = below(2) == 0 ? 512 * below(WRITERS * BLOCKS_OF_EACH * 8) : (end & -512) + 512 * (below(17) - 8);
+    if (bytes && below(12) == 0)
+        offset += 1 + below(500), len = 1 + below(11), first = below(len + 1);
+    if (bytes && below(24) == 0)
+        first = 256;
+    struct iovec pieces[] = {{memory, (size_t)first}, {NULL, 0}, {memory + LARGE / 2, (size_t)(len - first)}};
+    if (first > len)
+        pieces[2].iov_len = 0;
+    fill(memory, LARGE / 4, (uint64_t)number);
+    fill(memory + LARGE / 2, LARGE / 4, (uint64_t)number + 1);
+    switch (below(14)) {
+    case 0:
+        tell("lseek", lseek(fd, offset, SEEK_SET));
+        tell("write", write(fd, memory, (size_t)len));
+        break;
+    case 1:
+        tell("lseek", lseek(fd, offset, SEEK_SET));
+        tell("writev", writev(fd, pieces, 3));
+        break;
+    case 2:
+        tell("pwritev", pwritev(fd, pieces, 3, offset));
+        break;
+    case 3:
+        tell("pwritev2", pwritev2(fd, pieces, 3, offset, RWF_DSYNC));
+        break;
+    case 4:
+        tell("append", pwritev2(fd, pieces, 3, below(2) == 0 ? -1 : offset, RWF_APPEND));
+        break;
+    case 5:
+    case 6:
+        set_append(1);
+        tell("append", below(2) == 0 ? write(fd, memory, (size_t)len) : writev(fd, pieces, 3));
+        set_append(0);
+        break;
+    case 7:
+        tell("lseek", lseek(fd, offset, SEEK_SET));
+        len = below(2) == 0 ? read(fd, memory, (size_t)len) : readv(fd, pieces, 3);
+        tell("read", len);
+        break;
+    case 8:
+        len = below(2) == 0 ? pread(fd, memory, (size_t)len, offset) : preadv(fd, pieces, 3, offset);
+        tell("pread", len);
+        break;
+    case 9:
+        if (below(3) == 0)
+            tell("ftruncate", ftruncate(fd, bytes && below(2) == 0 ? end - below(2000) : end & -512));
+        tell("fdatasync", fdatasync(fd));
+        break;
+    default:
+        tell("pwrite", pwrite(fd, memory, (size_t)len, offset));
+    }
+    // A failed read may have set any of it.
+    if (len > 0)
+        printf("memory: %08x %08x\n", checksum(memory, (size_t)(len < first ? len : first)),
+               checksum(memory + LARGE / 2, (size_t)(len > first ? len - first : 0)));
+    tell("position", lseek(fd, 0, SEEK_CUR));
+    tell_length("length");
+    if (below(6) == 0)
+        tell("end", lseek(fd, 0, SEEK_END));
+}
+
+static void parts_of(const char *path, int more) {
+    long number = atol(argument);
+    random_state = (uint64_t)number * 1000000;
+    fd = open(path, O_RDWR | O_DIRECT | more, 0644);
+    write_together();
+    for (int i = 0; i < 80; i++)
+        any_part(i, number % 2 == 1);
+    tell("close", close(fd));
+    tell_content("file", path);
+}
+
+static void parts_of_blocks(void) {
+    parts_of("file", O_CREAT);
+}
+
+static void parts_of_blocks_of_a_clone(void) {
+    make_clone();
+    parts_of("file", 0);
+    tell_content("base", "base");
+}
+
+static atomic_int refused;
+
+// Each thread has sectors of every block.
+static void *write_sectors(void *number) {
+    char *sector = aligned_alloc(BLOCK, BLOCK);
+    struct iovec pieces[] = {{sector, 512}, {sector + 1024, 512}};
+    for (long i = 0; i < 2 * BLOCKS_OF_EACH; i++) {
+        long offset = 512 * ((i + 1) % BLOCKS_OF_EACH * WRITERS + (long)number) * 2;
+        fill(sector, BLOCK, (uint64_t)(offset + i));
+        long written = i % 3 == 0   ? pwrite(fd, sector, 1024, offset)
+                       : i % 3 == 1 ? pwritev(fd, pieces, 2, offset)
+                                    : pwritev2(fd, pieces, 2, offset, RWF_DSYNC);
+        if (written < 0 && errno == EINVAL)
+            refused++;
+        else
+            must("write", written, 1024);
+    }
+    free(sector);
+    return NULL;
+}
+
+static void threads_write_sectors(const char *path, int more) {
+    fd = open(path, O_RDWR | O_DIRECT | more, 0644);
+    sum_of_threads(WRITERS, write_sectors);
+    tell("refused", refused);
+    tell_length("length");
+    tell("end", lseek(fd, 0, SEEK_END));
+    tell("close", close(fd));
+    tell_content("file", path);
+}
+
+static void threads_write_sectors_of_blocks(void) {
+    threads_write_sectors("file", O_CREAT);
+}
+
+static void threads_write_sectors_of_blocks_of_a_clone(void) {
+    make_clone();
+    threads_write_sectors("file", 0);
+    tell_content("base", "base");
+}
+
+static void *append_sectors(void *number) {
+    char *sector = aligned_alloc(BLOCK, BLOCK);
+    for (long i = 0; i < BLOCKS_OF_EACH; i++) {
+        fill(sector, 512, (uint64_t)((long)number * BLOCKS_OF_EACH + i));
+        long written = write(fd, sector, 512);
+        if (written < 0 && errno == EINVAL)
+            refused++;
+        else
+            must("write", written, 512);
+    }
+    free(sector);
+    return NULL;
+}
+
+// Each sector is there once, and those of a thread are in its order.
+static void threads_append_sectors(void) {
+    long next[WRITERS] = {0}, misplaced = 0;
+    fd = open_direct("file", O_APPEND);
+    sum_of_threads(WRITERS, append_sectors);
+    tell("refused", refused);
+    tell_length("length");
+    for (long at = 0; at < WRITERS * BLOCKS_OF_EACH - refused; at++) {
+        long writer = 0;
+        must("pread", pread(fd, memory, 512, 512 * at), 512);
+        while (writer < WRITERS && !is_filled(memory, 512, (uint64_t)(writer * BLOCKS_OF_EACH + next[writer])))
+            writer++;
+        if (writer == WRITERS)
+            misplaced++;
+        else
+            next[writer]++;
+    }
+    tell("misplaced", misplaced);
+    tell("close", close(fd));
+}
+
+// ext4 writes into a hole of a file without extents by the page cache, and so accepts all bytes.
+static void bytes_into_a_hole(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    long end = length();
+    must("ftruncate", ftruncate(fd, end + 8 * BLOCK), 0);
+    tell("bytes into a hole", pwrite(fd, memory, 100, end + 4 * BLOCK + 7));
+    tell("pwrite", pwrite(fd, memory, BLOCK, end + 4 * BLOCK));
+    tell("bytes over a block", pwrite(fd, memory, 100, end + 4 * BLOCK + 7));
+    tell("close", close(fd));
+    tell_content("file", "file");
+}
+
 static void misaligned_calls_by_mistake(void) {
     fd = open_direct("file", 0);
     write_together();
@@ -1237,6 +1427,9 @@ static void a_device(void) {
     tell("read at the end", pread(fd, memory, BLOCK, end));
     tell("read", pread(fd, memory, LARGE, 0));
     tell("is filled", is_filled(memory, BLOCK, 1));
+    tell("sectors", pwrite(fd, memory, 1024, 512));
+    tell("bytes", pwrite(fd, memory, 100, 512));
+    tell("from an odd address", pwrite(fd, memory + 1, BLOCK, 0));
     tell("close", close(fd));
 }
 
@@ -1317,6 +1510,12 @@ static const struct {
     CASE(a_limit_of_the_length),
     CASE(sectors_of_a_clone),
     CASE(threads_write_sectors_of_a_clone),
+    CASE(parts_of_blocks),
+    CASE(parts_of_blocks_of_a_clone),
+    CASE(threads_write_sectors_of_blocks),
+    CASE(threads_write_sectors_of_blocks_of_a_clone),
+    CASE(threads_append_sectors),
+    CASE(bytes_into_a_hole),
     CASE(misaligned_calls_by_mistake),
     CASE(a_device),
     CASE(a_device_opened_beside_its_last_close),

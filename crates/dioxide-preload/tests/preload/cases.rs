@@ -5,8 +5,10 @@ use super::rig::*;
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
-use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, volume_trial};
-use dioxide_testkit::volume::Volume;
+use dioxide_testkit::trials::{
+    Failed, Trial, TrialResult, lab_trials_where, volume_trial, volume_trials_where,
+};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
@@ -69,8 +71,23 @@ const LEAVE: [&str; 4] = [
     "jump_out_of_a_durable_write",
 ];
 
+/// Cases of writes of sectors and of bytes. Those with an odd number have bytes, which most file
+/// systems refuse.
+const OF_PARTS: [&str; 7] = [
+    "parts_of_blocks 1",
+    "parts_of_blocks 2",
+    "parts_of_blocks 3",
+    "parts_of_blocks 4",
+    "threads_write_sectors_of_blocks",
+    "threads_append_sectors",
+    "bytes_into_a_hole",
+];
+
 /// Cases of files that share extents, on XFS and btrfs.
-const OF_CLONES: [&str; 6] = [
+const OF_CLONES: [&str; 9] = [
+    "parts_of_blocks_of_a_clone 5",
+    "parts_of_blocks_of_a_clone 6",
+    "threads_write_sectors_of_blocks_of_a_clone",
     "sectors_of_a_clone 1",
     "sectors_of_a_clone 2",
     "sectors_of_a_clone 3",
@@ -156,7 +173,7 @@ fn outcome(dir: &Path, case: &str, with: With) -> Result<Outcome, Failed> {
 fn tells_the_same(dir: &Path, case: &str, ways: &[With]) -> TrialResult {
     let control = outcome(dir, case, With::Nothing)?;
     for with in ways {
-        assert_eq!(outcome(dir, case, *with)?, control, "{with:?}, and without");
+        assert_eq!(outcome(dir, case, *with)?, control, "{case}: {with:?}, and without");
     }
     Ok(())
 }
@@ -218,6 +235,29 @@ fn misaligned_calls_by_mistake(dir: TestDir) -> TrialResult {
     let stays = finished.stderr.contains("1 of them taken over")
         && !finished.stderr.contains("handed back");
     if stays { Ok(()) } else { Err(failed(finished.stderr)) }
+}
+
+/// The engine serves writes and reads of sectors to the end.
+fn sectors_are_carried(dir: &Path, cases_of_sectors: &[&str]) -> TrialResult {
+    for case in cases_of_sectors {
+        let mut command = cases(&empty(dir, "told")?, case, With::Eager);
+        let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
+        let stays = finished.stderr.contains("1 of them taken over")
+            && !finished.stderr.contains("handed back");
+        if !stays {
+            return Err(failed(format!("{case}: {}", finished.stderr)));
+        }
+    }
+    Ok(())
+}
+
+/// On a device with sectors of 4096 bytes.
+fn parts_of_large_sectors(fs: Fs) -> TrialResult {
+    let volume = Volume::with_large_sectors(fs, SIZE_MIN)?;
+    for case in OF_PARTS {
+        tells_the_same(volume.path(), case, &With::LIBRARY)?;
+    }
+    Ok(())
 }
 
 /// The hand-back comes first, because the kernel may refuse it afterwards.
@@ -295,6 +335,21 @@ pub fn trials() -> Vec<Trial> {
         on_ext4_and_xfs,
         an_append_in_a_handler_lands_over_others,
     ));
+    for case in OF_PARTS {
+        let name = format!("cases {case}").replace(' ', "_");
+        let test = move |dir: TestDir| tells_the_same(&dir, case, &With::LIBRARY);
+        trials.extend(lab_trials_where(&name, |_| Ok(()), test));
+    }
+    let of_sectors =
+        ["parts_of_blocks 2", "threads_write_sectors_of_blocks", "threads_append_sectors"];
+    let test = move |dir: TestDir| sectors_are_carried(&dir, &of_sectors);
+    trials.extend(lab_trials_where("cases_sectors_are_carried", |_| Ok(()), test));
+    let of_sectors = ["parts_of_blocks_of_a_clone 6", "threads_write_sectors_of_blocks_of_a_clone"];
+    let test = move |dir: TestDir| sectors_are_carried(&dir, &of_sectors);
+    let name = "cases_sectors_of_a_clone_are_carried";
+    trials.extend(lab_trials_where(name, where_files_share_extents, test));
+    let name = "cases_parts_of_large_sectors";
+    trials.extend(volume_trials_where(name, Fs::has_disk, parts_of_large_sectors));
     let name = "cases_misaligned_calls_by_mistake";
     trials.extend(lab_trials_where(name, on_ext4_and_xfs, misaligned_calls_by_mistake));
     trials.push(volume_trial("cases_a_full_disk", a_full_disk));
