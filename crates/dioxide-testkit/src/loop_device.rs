@@ -53,8 +53,10 @@ pub(crate) enum Io {
     Cached,
     /// One request at a time, with sectors of 4096 bytes.
     CachedInPages,
-    /// Concurrent requests.
+    /// Concurrent requests, with sectors of 512 bytes.
     Direct,
+    /// Concurrent requests, with sectors of 4096 bytes.
+    DirectInPages,
 }
 
 impl Io {
@@ -63,6 +65,7 @@ impl Io {
             Io::Cached => ["--direct-io=off", "--sector-size=512"],
             Io::CachedInPages => ["--direct-io=off", "--sector-size=4096"],
             Io::Direct => ["--direct-io=on", "--sector-size=512"],
+            Io::DirectInPages => ["--direct-io=on", "--sector-size=4096"],
         }
     }
 }

@@ -76,6 +76,14 @@ impl Volume {
         Volume::format_disk(fs, disk, mkfs)
     }
 
+    /// The same on a disk with sectors of 4096 bytes. A power cut may tear these.
+    pub fn recorded_with_large_sectors(fs: Fs, size: u64, mkfs: &[&str]) -> io::Result<Volume> {
+        let mut disk = FuseDisk::start(size)?;
+        disk.loop_device_with_large_sectors()?;
+        disk.record()?;
+        Volume::format_disk(fs, disk, mkfs)
+    }
+
     fn format_disk(fs: Fs, mut disk: FuseDisk, mkfs: &[&str]) -> io::Result<Volume> {
         disk.loop_device()?;
         let mount_point = disk.site().make_dir("mnt")?;
