@@ -54,7 +54,7 @@ impl Losses {
         }
     }
 
-    fn add_unless(&mut self, holds: bool, loss: impl FnOnce() -> Loss) {
+    pub fn add_unless(&mut self, holds: bool, loss: impl FnOnce() -> Loss) {
         if !holds {
             self.add(loss);
         }
@@ -128,7 +128,7 @@ fn read(file: &File) -> dioxide::Result<Vec<u8>> {
 }
 
 /// Any other program sees a closed file as it is.
-fn check_closed(path: &Path, end: u64, losses: &mut Losses) -> io::Result<()> {
+pub(crate) fn check_closed(path: &Path, end: u64, losses: &mut Losses) -> io::Result<()> {
     let size = fs::metadata(path)?.len();
     losses.add_unless(size == end, || format!("closed at {end}, it has {size} bytes"));
     let marker = files::marker(path)?;

@@ -112,6 +112,7 @@ impl History {
             Act::LogAppend { .. } | Act::Logged { .. } | Act::Front(_) | Act::WasFront(_) => {
                 unreachable!("of a log in segments")
             }
+            Act::BeginPart { .. } | Act::StablePart { .. } => unreachable!("of no log"),
             Act::WasRecycled(life) => {
                 self.life = life;
                 self.ceiling = 0;

@@ -7,6 +7,7 @@
 //! - [`commits`]: forces commits of the journal between the steps of a growth.
 //! - [`blocks`]: compares these files with their marks.
 //! - [`write_ahead`]: logs of `dioxide-log`.
+//! - [`parts`]: writes of parts of blocks.
 //! - [`mark`]: a workload's marks.
 //! - [`history`]: the records that must, may and must not survive a power cut.
 //! - [`check`]: compares files with their history.
@@ -19,6 +20,7 @@ pub mod check;
 pub mod commits;
 pub mod history;
 pub mod mark;
+pub mod parts;
 pub mod recording;
 pub mod shared;
 pub mod workload;

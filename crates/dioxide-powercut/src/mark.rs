@@ -66,6 +66,20 @@ pub enum Act {
         /// As above.
         version: u64,
     },
+    /// The write of this version of a part begins ([`parts`](crate::parts)).
+    BeginPart {
+        /// The index of the part in the file.
+        part: u64,
+        /// Counts from 1.
+        version: u64,
+    },
+    /// This version of a part is stable.
+    StablePart {
+        /// As above.
+        part: u64,
+        /// As above.
+        version: u64,
+    },
 }
 
 /// An act on one of the files.
@@ -96,6 +110,8 @@ impl Mark {
             Act::Logged { first, lsn } => (11, name(first), lsn, 0),
             Act::Front(lsn) => (12, lsn, 0, 0),
             Act::WasFront(lsn) => (13, lsn, 0, 0),
+            Act::BeginPart { part, version } => (14, part, version, 0),
+            Act::StablePart { part, version } => (15, part, version, 0),
         };
         [kind | self.file << 8, first, second, third]
     }
@@ -122,6 +138,8 @@ impl Mark {
             11 => Act::Logged { first: record, lsn: second },
             12 => Act::Front(first),
             13 => Act::WasFront(first),
+            14 => Act::BeginPart { part: first, version: second },
+            15 => Act::StablePart { part: first, version: second },
             kind => panic!("no mark is of kind {kind}"),
         };
         Mark { file: head >> 8, act }
@@ -150,6 +168,8 @@ mod tests {
             Act::Logged { first: record, lsn: 1 << 60 },
             Act::Front(1 << 60),
             Act::WasFront(1 << 60),
+            Act::BeginPart { part: 1 << 40, version: 7 },
+            Act::StablePart { part: 1 << 40, version: 7 },
         ];
         for act in acts {
             let mark = Mark { file: 1, act };

@@ -4,6 +4,7 @@ use crate::blocks::Blocks;
 use crate::check::{self, Loss};
 use crate::history::History;
 use crate::mark::{Act, Mark};
+use crate::parts::Parts;
 use crate::shared::Cgroups;
 use crate::workload::{SCENARIO, Workload};
 use crate::write_ahead::WriteAhead;
@@ -115,7 +116,11 @@ impl Recording {
     ///
     /// An error of the rig, a workload that fails, or a run in which no flush reached the disk.
     pub fn new(plan: &Plan) -> io::Result<Recording> {
-        let volume = Volume::recorded(plan.fs, SIZE_MIN, plan.workload.mkfs)?;
+        let Workload { mkfs, has_large_sectors, .. } = plan.workload;
+        let volume = match has_large_sectors {
+            true => Volume::recorded_with_large_sectors(plan.fs, SIZE_MIN, mkfs)?,
+            false => Volume::recorded(plan.fs, SIZE_MIN, mkfs)?,
+        };
         let disk = disk(&volume);
         if plan.flushes == Flushes::Ignored {
             disk.lie()?;
@@ -161,7 +166,10 @@ impl Recording {
     /// The number of records that were acknowledged as durable.
     pub fn durable(&self) -> usize {
         let is_durable = |mark: &Mark| {
-            matches!(mark.act, Act::Durable(..) | Act::Stable { .. } | Act::Logged { .. })
+            matches!(
+                mark.act,
+                Act::Durable(..) | Act::Stable { .. } | Act::StablePart { .. } | Act::Logged { .. }
+            )
         };
         self.marks.iter().filter(|(_, mark)| is_durable(mark)).count()
     }
@@ -179,7 +187,7 @@ impl Recording {
         let anywhere = self.span.start + random.below(self.span.end - self.span.start + 1);
         let marked = self.marks.get(random.below(2 * self.marks.len() as u64) as usize);
         let after = marked.map_or(anywhere, |(place, _)| place + 1);
-        let tears = if self.has_frames() { 2 } else { 6 };
+        let tears = if self.rewrites_blocks() { 2 } else { 6 };
         let keep = match (random.below(tears), random.below(1 << 32)) {
             (0, seed) => Keep::Random { seed },
             _ => whole_writes(random),
@@ -246,6 +254,13 @@ impl Recording {
                 };
                 return Expected::WriteAhead((0..=last).map(of).collect());
             }
+            Some(Act::BeginPart { .. }) => {
+                let of = |file| {
+                    let acts = before.iter().filter(|(_, mark)| mark.file == file);
+                    Parts::of(acts.map(|(_, mark)| mark.act))
+                };
+                return Expected::Parts((0..=last).map(of).collect());
+            }
             _ => {}
         }
         let history = |file| {
@@ -258,9 +273,10 @@ impl Recording {
         Expected::Logs((0..=last).map(history).collect())
     }
 
-    /// Whether it rewrites its last blocks repeatedly, so that torn writes matter.
-    fn has_frames(&self) -> bool {
-        self.marks.iter().any(|(_, mark)| matches!(mark.act, Act::AppendFrame(..)))
+    /// Whether it rewrites blocks that have acknowledged bytes, so that torn writes matter.
+    fn rewrites_blocks(&self) -> bool {
+        let rewrites = |act| matches!(act, Act::AppendFrame(..) | Act::BeginPart { .. });
+        self.marks.iter().any(|(_, mark)| rewrites(mark.act))
     }
 }
 
@@ -269,15 +285,17 @@ enum Expected {
     Logs(Vec<History>),
     Blocks(Blocks),
     WriteAhead(Vec<WriteAhead>),
+    Parts(Vec<Parts>),
 }
 
 impl Expected {
-    /// The number of records or blocks that must survive.
+    /// The number of records, blocks or parts that must survive.
     fn kept(&self) -> usize {
         match self {
             Self::Logs(histories) => histories.iter().map(History::kept).sum(),
             Self::Blocks(blocks) => blocks.kept(),
             Self::WriteAhead(logs) => logs.iter().map(WriteAhead::kept).sum(),
+            Self::Parts(files) => files.iter().map(Parts::kept).sum(),
         }
     }
 
@@ -292,6 +310,10 @@ impl Expected {
             Self::Blocks(blocks) => blocks.check(dir),
             Self::WriteAhead(logs) => {
                 let losses = (0..).zip(logs).map(|(file, log)| log.check(dir, file));
+                Ok(losses.collect::<io::Result<Vec<_>>>()?.concat())
+            }
+            Self::Parts(files) => {
+                let losses = (0..).zip(files).map(|(file, parts)| parts.check(dir, file));
                 Ok(losses.collect::<io::Result<Vec<_>>>()?.concat())
             }
         }

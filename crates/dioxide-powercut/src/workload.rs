@@ -5,6 +5,7 @@
 mod files;
 
 use crate::mark::{Act, Mark, Name};
+use crate::parts;
 use crate::shared::{Flush, Play, Scheme, Space};
 use crate::write_ahead;
 use crate::write_ahead::Acknowledged::{OnReturn, OnSync, Unsynced};
@@ -27,7 +28,7 @@ const FILES: u64 = 2;
 /// Content of a buffer after its call has returned.
 pub const POISON: u8 = 0xDE;
 
-const THREADS_OF_A_FILE: u64 = 4;
+pub(crate) const THREADS_OF_A_FILE: u64 = 4;
 
 /// A segment is recycled when it has this many blocks.
 const SEGMENT_BLOCKS: u64 = 24;
@@ -43,6 +44,8 @@ pub struct Workload {
     pub is_honest: bool,
     /// More options of mkfs.
     pub mkfs: &'static [&'static str],
+    /// Whether the disk has sectors of 4096 bytes.
+    pub has_large_sectors: bool,
 }
 
 enum Run {
@@ -67,8 +70,12 @@ fn where_both_grow(fs: Fs) -> Applies {
     fs.grows_unwritten().and(where_zeros_grow(fs))
 }
 
+const fn of(name: &'static str, applies: fn(Fs) -> Applies, run: Run) -> Workload {
+    Workload { name, applies, run, is_honest: true, mkfs: &[], has_large_sectors: false }
+}
+
 const fn honest(name: &'static str, applies: fn(Fs) -> Applies, run: fn(&Player)) -> Workload {
-    Workload { name, applies, run: Run::OnFile(run), is_honest: true, mkfs: &[] }
+    of(name, applies, Run::OnFile(run))
 }
 
 /// Appends to many files, which share flushes.
@@ -77,18 +84,21 @@ const fn on_all(
     applies: fn(Fs) -> Applies,
     run: fn(&mut [Player], Option<&Path>),
 ) -> Workload {
-    let run = Run::OnAll(files::FILES, run);
-    Workload { name, applies, run, is_honest: true, mkfs: &[] }
+    of(name, applies, Run::OnAll(files::FILES, run))
 }
 
 /// Writes blocks of 16 files, and shares flushes.
 const fn shared(name: &'static str, space: Space, flush: Flush) -> Workload {
-    let run = Run::Shared(Scheme { files: 16, space, flush });
-    Workload { name, applies: with_an_ordered_journal, run, is_honest: true, mkfs: &[] }
+    of(name, with_an_ordered_journal, Run::Shared(Scheme { files: 16, space, flush }))
 }
 
 const fn control(workload: Workload) -> Workload {
     Workload { is_honest: false, ..workload }
+}
+
+/// On a disk with sectors of 4096 bytes.
+const fn in_large_sectors(workload: Workload) -> Workload {
+    Workload { has_large_sectors: true, ..workload }
 }
 
 /// Where one flush may serve many files.
@@ -123,6 +133,8 @@ pub const WORKLOADS: &[Workload] = &[
     on_all("growth-steps-zeroed", with_an_ordered_journal, files::append_zeroed_between_commits),
     honest("write-ahead", everywhere, |player| write_ahead::append(player, OnReturn)),
     honest("write-ahead-sync", everywhere, |player| write_ahead::append(player, OnSync)),
+    honest("parts", everywhere, parts::write),
+    in_large_sectors(honest("parts-large-sectors", everywhere, parts::write)),
     shared("blocks", Space::Unwritten, Flush::Dioxide),
     shared("blocks-zeroed", Space::Zeros, Flush::Dioxide),
     shared("plain-own-flush", Space::Unwritten, Flush::OwnFile),
@@ -145,6 +157,10 @@ pub const WRITE_AHEAD_UNSYNCED: Workload =
 pub const ZEROS_IN_FRONT: Workload =
     control(honest("zeros-in-front", Fs::writes_directly, append_behind_zeros));
 
+/// Without dioxide: writers of one block read it at the same time, and each writes it as a whole.
+pub const PARTS_TOGETHER: Workload =
+    control(honest("parts-together", everywhere, parts::write_together));
+
 /// No flush reaches the disk, so nothing is stable.
 pub const UNFLUSHED: Workload = control(shared("plain-unflushed", Space::Zeros, Flush::None));
 
@@ -161,6 +177,7 @@ pub const CONTROLS: &[Workload] = &[
     UNSYNCED,
     WRITE_AHEAD_UNSYNCED,
     ZEROS_IN_FRONT,
+    PARTS_TOGETHER,
     UNFLUSHED,
     CLEAN_FILE,
     CLEAN_FILE_AFTER_GROWTH,
@@ -224,7 +241,7 @@ pub(crate) struct Player<'a> {
 }
 
 impl Player<'_> {
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         path_of(self.dir, self.file, 0)
     }
 
@@ -241,7 +258,7 @@ impl Player<'_> {
         options
     }
 
-    fn open(&self, durability: Durability, growth: Growth) -> File {
+    pub fn open(&self, durability: Durability, growth: Growth) -> File {
         self.options(durability, growth).open(self.path()).expect("it opens")
     }
 
@@ -328,8 +345,8 @@ fn append_unsynced(player: &Player) {
     append_from_threads(player, Durability::OnSync, Growth::Unwritten);
 }
 
-/// Maximum appends in flight on one queue.
-const DEPTH: usize = 6;
+/// Maximum operations in flight on one queue.
+pub(crate) const DEPTH: usize = 6;
 
 /// Each append is marked as durable when it is reaped. One of the threads makes blocking calls
 /// beside the queues.
@@ -389,7 +406,7 @@ fn append_by_queues_then_sync(player: &Player) {
 }
 
 /// A returned buffer is free for reuse.
-fn poison(buffer: Option<Buffer>) {
+pub(crate) fn poison(buffer: Option<Buffer>) {
     if let Some(mut buffer) = buffer {
         buffer.fill(POISON);
     }

@@ -4,8 +4,8 @@
 use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
 use dioxide_powercut::workload::{
-    CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH, UNFLUSHED, UNSYNCED, WORKLOADS, WRITE_AHEAD_UNSYNCED,
-    Workload, ZEROS_IN_FRONT, everywhere,
+    CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH, PARTS_TOGETHER, UNFLUSHED, UNSYNCED, WORKLOADS,
+    WRITE_AHEAD_UNSYNCED, Workload, ZEROS_IN_FRONT, everywhere,
 };
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{self, Fs};
@@ -90,6 +90,12 @@ fn what_is_rewritten_with_zeros_in_front_is_lost(fs: Fs) -> TrialResult {
     Ok(())
 }
 
+/// Without dioxide: each writer of a block writes back what the others replaced.
+fn parts_of_a_block_written_together_are_lost(fs: Fs) -> TrialResult {
+    assert!(lossy_cuts(&plan(fs, &PARTS_TOGETHER, Flushes::Kept))? > 0);
+    Ok(())
+}
+
 fn what_a_disk_that_lies_about_flushes_was_given_is_lost(fs: Fs) -> TrialResult {
     assert!(lossy_cuts(&plan(fs, &WORKLOADS[0], Flushes::Ignored))? > 0);
     Ok(())
@@ -160,8 +166,8 @@ fn the_command_cuts_as_often_as_asked() -> TrialResult {
     let out = String::from_utf8(ran.stdout)?;
     assert!(ran.status.success(), "{out}");
     // Includes the power cuts of the controls.
-    assert!(out.contains("152 power cuts in"), "{out}");
-    assert_eq!(out.matches("control, must lose").count(), 7, "{out}");
+    assert!(out.contains("172 power cuts in"), "{out}");
+    assert_eq!(out.matches("control, must lose").count(), 8, "{out}");
     Ok(())
 }
 
@@ -220,6 +226,11 @@ fn trials() -> Vec<Trial> {
         "what_is_rewritten_with_zeros_in_front_is_lost",
         ZEROS_IN_FRONT.applies,
         what_is_rewritten_with_zeros_in_front_is_lost,
+    ));
+    trials.extend(fuse_trials_where(
+        "parts_of_a_block_written_together_are_lost",
+        PARTS_TOGETHER.applies,
+        parts_of_a_block_written_together_are_lost,
     ));
     trials.extend(fuse_trials_where(
         "blocks_of_many_files_are_lost_without_a_flush",
