@@ -1227,17 +1227,21 @@ static void set_append(int appends) {
 }
 
 // A write or a read of sectors by any call, near the end or anywhere. With `bytes`, some are of any
-// bytes, and some lengths of the file too. The kernel may refuse these.
-static void any_part(int number, int bytes) {
-    long end = length(), len = 512 * (1 + below(24)), first = 512 * below(len / 512 + 1);
+// bytes, and some lengths of the file too. The kernel may refuse these, after it has written some
+// extents or not. So what it may refuse lies in one block: with `within`, all but whole blocks.
+static void any_part(int number, int bytes, int within) {
+    long end = length(), len = 512 * (1 + below(24));
     long offset = below(2) == 0 ? 512 * below(WRITERS * BLOCKS_OF_EACH * 8) : (end & -512) + 512 * (below(17) - 8);
+    if (within && below(3) == 0)
+        offset &= -BLOCK, len = BLOCK * (1 + below(3));
+    else if (within && len > BLOCK - (offset & (BLOCK - 1)))
+        len = BLOCK - (offset & (BLOCK - 1));
+    long first = 512 * below(len / 512 + 1);
     if (bytes && below(12) == 0)
         offset += 1 + below(500), len = 1 + below(11), first = below(len + 1);
-    if (bytes && below(24) == 0)
-        first = 256;
+    else if (bytes && below(24) == 0)
+        first = 256, len = 512;
     struct iovec pieces[] = {{memory, (size_t)first}, {NULL, 0}, {memory + LARGE / 2, (size_t)(len - first)}};
-    if (first > len)
-        pieces[2].iov_len = 0;
     fill(memory, LARGE / 4, (uint64_t)number);
     fill(memory + LARGE / 2, LARGE / 4, (uint64_t)number + 1);
     switch (below(14)) {
@@ -1294,10 +1298,12 @@ static void any_part(int number, int bytes) {
 static void parts_of(const char *path, int more) {
     long number = atol(argument);
     random_state = (uint64_t)number * 1000000;
-    fd = open(path, O_RDWR | O_DIRECT | more, 0644);
+    // Some may not read the rest of a block.
+    int access = (number - 1) / 2 % 2 == 0 ? O_RDWR : O_WRONLY;
+    fd = open(path, access | O_DIRECT | more, 0644);
     write_together();
     for (int i = 0; i < 80; i++)
-        any_part(i, number % 2 == 1);
+        any_part(i, number % 2 == 1, number > 6);
     tell("close", close(fd));
     tell_content("file", path);
 }

@@ -71,13 +71,17 @@ const LEAVE: [&str; 4] = [
     "jump_out_of_a_durable_write",
 ];
 
-/// Cases of writes of sectors and of bytes. Those with an odd number have bytes, which most file
-/// systems refuse.
+/// Cases of writes of sectors and of bytes, on disks with sectors of 512 bytes. Those with an odd
+/// number have bytes, which most file systems refuse.
+const OF_SECTORS: [&str; 4] =
+    ["parts_of_blocks 1", "parts_of_blocks 2", "parts_of_blocks 3", "parts_of_blocks 4"];
+
+/// The same on any disk.
 const OF_PARTS: [&str; 7] = [
-    "parts_of_blocks 1",
-    "parts_of_blocks 2",
-    "parts_of_blocks 3",
-    "parts_of_blocks 4",
+    "parts_of_blocks 7",
+    "parts_of_blocks 8",
+    "parts_of_blocks 9",
+    "parts_of_blocks 10",
     "threads_write_sectors_of_blocks",
     "threads_append_sectors",
     "bytes_into_a_hole",
@@ -335,7 +339,7 @@ pub fn trials() -> Vec<Trial> {
         on_ext4_and_xfs,
         an_append_in_a_handler_lands_over_others,
     ));
-    for case in OF_PARTS {
+    for case in OF_SECTORS.into_iter().chain(OF_PARTS) {
         let name = format!("cases {case}").replace(' ', "_");
         let test = move |dir: TestDir| tells_the_same(&dir, case, &With::LIBRARY);
         trials.extend(lab_trials_where(&name, |_| Ok(()), test));
