@@ -1,6 +1,8 @@
 //! Basics on real file systems: appends, positional writes, lengths, holes, growth, handles.
 
 mod common;
+#[path = "files/shared_blocks.rs"]
+mod shared_blocks;
 
 use common::*;
 use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Tail};
@@ -1415,6 +1417,7 @@ fn trials() -> Vec<Trial> {
         a_hundred_files_stay_within_the_budget
     ];
     let mut trials: Vec<_> = once.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    trials.extend(shared_blocks::trials());
     let ways = in_every_way.iter();
     trials.extend(ways.flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test)));
     let parts = where_parts_of_blocks_are_written.iter();
