@@ -233,6 +233,33 @@ fn bench_of_sectors(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Threads share the blocks that direct writes take.
+fn bench_of_durable_parts_of_blocks(dir: TestDir) -> TrialResult {
+    let file = OpenOptions::new().open_temporary(&*dir)?;
+    let unit = file.alignment().offset;
+    file.close()?;
+    for reads in [0, 50] {
+        let output = run(&format!(
+            "bench mixed --dir {} --rwmixread {reads} --bs 512 --durability every-write --numjobs 16 \
+             --iodepth 4 --size 1m --runtime 100ms --rounds 1 --json -",
+            dir.display()
+        ));
+        let results = results(&output);
+        let kernel: &[&str] = if unit > 512 { &[] } else { &["kernel"] };
+        assert_eq!(
+            paths(&results),
+            [&["buffered"], kernel, &["dioxide", "dioxide-queue"]].concat(),
+            "{}",
+            stderr(&output)
+        );
+        for result in &results {
+            assert!(result["write"]["iops"].as_f64().unwrap() > 0.0, "{result}");
+            assert_eq!(result["durability"], "every-write");
+        }
+    }
+    Ok(())
+}
+
 fn bench_of_whole_blocks_beside_a_group_commit(dir: TestDir) -> TrialResult {
     let results = bench_of_records(&dir, "--bs 8k --buffered-group --durability every-write");
     assert_eq!(paths(&results), PATHS);
@@ -538,6 +565,7 @@ fn trials() -> Vec<Trial> {
         lab_trials_where("bench_zeroed", Fs::grows_zeroed, bench_zeroed),
         lab_trials("bench_of_records_of_any_length", bench_of_records_of_any_length),
         lab_trials_where("bench_of_sectors", opens_without_a_warning, bench_of_sectors),
+        lab_trials("bench_of_durable_parts_of_blocks", bench_of_durable_parts_of_blocks),
         lab_trials_where(
             "bench_of_whole_blocks_beside_a_group_commit",
             opens_without_a_warning,

@@ -140,7 +140,12 @@ pub enum Scenario {
     /// `dioxide-queue` is a Queue in each thread with --iodepth operations outstanding, each of
     /// which owns blocks as a thread does.
     ///
-    /// Every path ends with its data stable: the first two by one fdatasync, dioxide by close.
+    /// With `--durability every-write`, `kernel` opens the file with O_DSYNC too, and `buffered`
+    /// replaces `serialised`: pwrite through the page cache, then fdatasync. Then blocks may be
+    /// parts of those that direct writes take. dioxide merges them with the rest, and `kernel` is
+    /// left out.
+    ///
+    /// Every path ends with its data stable: dioxide by close, the others by one fdatasync.
     ///
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `in flight` is the mean
     /// number of requests that the device has. Percentiles of latencies are of all rounds, reads
@@ -288,6 +293,9 @@ pub struct Mixed {
     #[arg(long, value_name = "PERCENT", default_value = "50")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
     pub rwmixread: u32,
+    /// When a write counts as done.
+    #[arg(long, value_enum, default_value_t)]
+    pub durability: Durability,
     /// Block sizes: the bytes of one read or write.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4k")]
     #[arg(value_parser = Sizes::parse_block)]

@@ -23,7 +23,9 @@ pub const SYNC: &str = "Examples:
 
 pub const MIXED: &str = "Examples:
   dioxide bench mixed --dir /data --rwmixread 70 --numjobs 1,4
-      Random reads and writes, seven of ten are reads.";
+      Random reads and writes, seven of ten are reads.
+  dioxide bench mixed --dir /data --rwmixread 0 --bs 512 --numjobs 16 --durability every-write
+      Durable writes of parts of shared blocks.";
 
 pub const INDIRECT: &str = "Examples:
   dioxide bench indirect --dir /data

@@ -7,7 +7,9 @@
 //! Verification compares every byte. The noise in a block depends on the job only, so the content
 //! is generated again and compared as a whole.
 
-use super::ledger::{CHUNK_BYTES, End, Expected, Written, is_not_there, wrong};
+use super::ledger::{
+    BLOCK_BYTES, CHUNK_BYTES, End, Expected, Written, is_not_there, read_up_to, wrong,
+};
 use super::stamp::Stamp;
 use crate::interrupt;
 use anyhow::{Context, Result, bail, ensure};
@@ -84,21 +86,37 @@ impl Blocks {
             );
         }
         let per_chunk = (CHUNK_BYTES / self.bs_bytes).max(1);
-        let mut chunk = Buffer::zeroed((per_chunk * self.bs_bytes) as usize);
+        let mut chunk = Buffer::zeroed((per_chunk * self.bs_bytes + BLOCK_BYTES) as usize);
         let mut expected = Expected::new(self.salt, self.bs_bytes);
         for first in (0..blocks).step_by(per_chunk as usize) {
             interrupt::check()?;
             let count = per_chunk.min(blocks - first);
-            let bytes = &mut chunk[..(count * self.bs_bytes) as usize];
             let read = if file.are_blocks_apart() {
-                self.read_acknowledged(file, first, bytes)
+                self.read_acknowledged(file, first, &mut chunk[..(count * self.bs_bytes) as usize])
             } else {
-                file.read_exact_at(bytes, first * self.bs_bytes)
+                self.read_blocks(file, first, count, &mut chunk)
             };
             read.context("read the blocks back")?;
-            self.compare(first, bytes, &mut expected)?;
+            self.compare(first, &chunk[..(count * self.bs_bytes) as usize], &mut expected)?;
         }
         Ok(())
+    }
+
+    /// Reads up to the next multiple of 4 KiB, as far as the file goes. A block may be a part of
+    /// those that direct reads take.
+    fn read_blocks(
+        &self,
+        file: &dyn Written,
+        first: u64,
+        count: u64,
+        chunk: &mut [u8],
+    ) -> io::Result<()> {
+        let (offset, bytes) = (first * self.bs_bytes, count * self.bs_bytes);
+        let whole = (offset + bytes).next_multiple_of(BLOCK_BYTES) - offset;
+        match read_up_to(file, &mut chunk[..whole as usize], offset)? {
+            read if read as u64 >= bytes => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     /// Reads only the blocks to compare, each by itself.
@@ -228,6 +246,45 @@ mod tests {
         file.read_exact_at(&mut last, 3 * BS - 1).unwrap();
         file.write_all_at(&[!last[0]], 3 * BS - 1).unwrap();
         assert!(complaint(ledger.verify(&file, End::AtLast)).contains("write 1 of thread 2"));
+    }
+
+    /// A file that refuses reads of parts of blocks of 4 KiB.
+    struct Direct(File);
+
+    impl FileExt for Direct {
+        fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+            assert!(offset.is_multiple_of(4096) && into.len().is_multiple_of(4096));
+            self.0.read_at(into, offset)
+        }
+
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+            self.0.write_at(bytes, offset)
+        }
+    }
+
+    impl Written for Direct {
+        fn len(&self) -> io::Result<u64> {
+            Written::len(&self.0)
+        }
+    }
+
+    #[test]
+    fn blocks_may_be_parts_of_those_that_direct_reads_take() {
+        let file = Direct(tempfile::tempfile().unwrap());
+        file.0.set_len(8192).unwrap();
+        let ledger = Blocks::new(3, 512, 16, Places::Rewritten);
+        for number in [1, 9] {
+            let mut block = vec![0; 512];
+            fill_as_job(7, &mut block);
+            ledger.stamp(stamp(7, number), &mut block);
+            file.write_all_at(&block, number * 512).unwrap();
+            ledger.acknowledge(stamp(7, number), number * 512).unwrap();
+        }
+        ledger.verify(&file, End::Anywhere).unwrap();
+        file.write_all_at(&[0], 9 * 512).unwrap();
+        assert!(complaint(ledger.verify(&file, End::Anywhere)).contains("write 9 of thread 7"));
+        file.0.set_len(9 * 512).unwrap();
+        assert!(complaint(ledger.verify(&file, End::Anywhere)).contains("read the blocks back"));
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::os::unix::fs::FileExt;
 
 /// Size of requests for reading back.
 pub const CHUNK_BYTES: u64 = 4 << 20;
+/// Accepted by O_DIRECT everywhere.
+pub const BLOCK_BYTES: u64 = 4096;
 
 /// By kind of write.
 pub enum Ledger {
@@ -147,6 +149,21 @@ impl Expected {
         stamp.put(self.salt, &mut noise[..len]);
         &noise[..len]
     }
+}
+
+/// Reads until `buffer` is full, or up to the end of the file, which is its only unaligned offset.
+pub fn read_up_to(file: &dyn Written, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    let can_go_on = |filled| (offset + filled as u64).is_multiple_of(BLOCK_BYTES);
+    while filled < buffer.len() && (filled == 0 || can_go_on(filled)) {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
 
 pub fn is_not_there(Stamp { job, sequence }: Stamp, offset: u64) -> String {

@@ -28,6 +28,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let ledger = task.ledger(Places::Rewritten);
     let run = match task.route {
         Route::Serialised => counted(task, &ground, &ledger),
+        Route::Buffered => through_the_page_cache(task, &ground, &ledger),
         Route::Dioxide => through_dioxide(task, &ground, &ledger),
         Route::Queue { iodepth } => through_queues(task, iodepth, &ground, &ledger),
         _ => through_kernel(task, &ground, &ledger),
@@ -52,6 +53,20 @@ fn counted(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
         let outcome = transfer(&file, target, block);
         count.0.fetch_sub(1, Relaxed);
         outcome
+    })?;
+    file.sync_data().context("fdatasync")?;
+    Ok(shift.clock_out())
+}
+
+/// Durable writes, each with a flush of its own.
+fn through_the_page_cache(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
+    let file = ground.open_cached()?;
+    let shift = task.crew(ledger).work(aim(task), |target, block| {
+        let offset = transfer(&file, target, block)?;
+        if target.direction == Direction::Write {
+            file.sync_data().context("fdatasync")?;
+        }
+        Ok(offset)
     })?;
     file.sync_data().context("fdatasync")?;
     Ok(shift.clock_out())
@@ -106,7 +121,7 @@ struct Count(AtomicU64);
 /// A thread's next block, and whether it is read or written.
 fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
     let (bs_bytes, lanes) = (task.point.sizes.max_bytes, task.point.lanes(task.route) as u64);
-    let own_blocks = task.size_bytes / bs_bytes / lanes;
+    let own_blocks = task.whole_blocks_bytes() / bs_bytes / lanes;
     let rwmixread = task.point.rwmixread.unwrap_or(0);
     move |lane, dice| {
         let direction =

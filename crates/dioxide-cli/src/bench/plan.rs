@@ -234,7 +234,8 @@ impl Plan {
         };
         let size_bytes = size(&place, args.size, MIXED_SIZE_DEFAULT_MAX_BYTES)?;
         let crews = Crews::new(&args.numjobs, &args.iodepth);
-        let points = mixed_points(&args.bs, &crews, args.rwmixread, args.pace.rate);
+        let durability = args.durability.into();
+        let points = mixed_points(&args.bs, &crews, durability, args.rwmixread, args.pace.rate);
         let (rows, typed) = (crews.rows(on(backend, points)), typed(args.pace, args.size));
         let work = mixed_work(&place, rows, provisional(typed), size_bytes)?;
         Ok(Self { place, drafts: vec![Draft::new(work, typed)] })
@@ -250,7 +251,8 @@ fn tour_rows() -> [Rows; 3] {
     let crews = Crews::new(&[64], &[64]);
     let sync = crews.rows(sync_points(&[Sizes::one(65536)], &crews, None));
     let crews = Crews::new(&[2], &[64]);
-    [append, sync, crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None))]
+    let mixed = mixed_points(&[Sizes::one(4096)], &crews, Durability::OnSync, 50, None);
+    [append, sync, crews.rows(mixed)]
 }
 
 /// A device, only if it is named twice.
@@ -370,10 +372,11 @@ pub fn sync_points(bs: &[Sizes], crews: &Crews, rate_iops: Option<u64>) -> Vec<P
 pub fn mixed_points(
     bs: &[Sizes],
     crews: &Crews,
+    durability: Durability,
     rwmixread: u32,
     rate_iops: Option<u64>,
 ) -> Vec<Point> {
-    let mut points = points(bs, &crews.numjobs, &[Durability::OnSync], Growth::None, rate_iops);
+    let mut points = points(bs, &crews.numjobs, &[durability], Growth::None, rate_iops);
     for point in &mut points {
         (point.scenario, point.growth, point.rwmixread) = (Scenario::Mixed, None, Some(rwmixread));
     }
@@ -443,10 +446,23 @@ pub fn sync_work(place: &BenchTarget, rows: Rows, pace: Pace) -> Result<Work> {
     Ok(Work::new(rows, pace, largest, abilities.units))
 }
 
-pub fn mixed_work(place: &BenchTarget, rows: Rows, pace: Pace, size_bytes: u64) -> Result<Work> {
+pub fn mixed_work(
+    place: &BenchTarget,
+    mut rows: Rows,
+    pace: Pace,
+    size_bytes: u64,
+) -> Result<Work> {
     check_room(place, &rows, size_bytes)?;
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
+    let is_impossible = |&(point, route): &(Point, Route)| {
+        route == Route::Kernel && !point.sizes.are_whole(abilities.units.write_bytes)
+    };
+    if rows.iter().any(is_impossible) {
+        let unit = units::bytes(abilities.units.write_bytes);
+        say(&format!("direct writes come in multiples of {unit} here, so `kernel` is left out"));
+        rows.retain(|row| !is_impossible(row));
+    }
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
@@ -607,10 +623,19 @@ impl Abilities {
         Ok(abilities)
     }
 
+    /// Whether the blocks are parts of those that direct writes take, and all paths but `kernel`
+    /// merge them with the rest.
+    fn merges(&self, point: Point) -> bool {
+        point.scenario == Scenario::Mixed
+            && point.durability == Durability::EveryWrite
+            && self.units.write_bytes.is_multiple_of(point.sizes.max_bytes)
+    }
+
     /// Refuses block sizes that direct writes do not support.
     fn check_writes(&self, rows: &[(Point, Route)]) -> Result<()> {
         let unit = self.units.write_bytes;
-        let refused = rows.iter().find(|(point, _)| !point.sizes.are_whole(unit));
+        let refused =
+            rows.iter().find(|(point, _)| !point.sizes.are_whole(unit) && !self.merges(*point));
         let Some((point, _)) = refused else { return Ok(()) };
         let (bs, unit) = (units::bytes(point.sizes.max_bytes), units::bytes(unit));
         bail!("--bs {bs}: direct writes come in multiples of {unit} here")
@@ -730,7 +755,10 @@ mod tests {
         );
         let sync = sync_points(&[Sizes::one(4096)], &Crews::new(&[4], &[4]), None);
         assert_eq!(routes(Crews::new(&[4], &[4]).rows(sync)).len(), 4);
-        let mixed = on(Backend::Sim, mixed_points(&[Sizes::one(4096)], &crews, 50, None));
+        let mixed = on(
+            Backend::Sim,
+            mixed_points(&[Sizes::one(4096)], &crews, Durability::OnSync, 50, None),
+        );
         assert_eq!(
             routes(crews.rows(mixed)),
             [
@@ -748,7 +776,13 @@ mod tests {
     fn every_operation_outstanding_needs_a_block() {
         let crews = Crews::new(&[2], &[64]);
         assert_eq!(
-            one_block_each(&crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None))),
+            one_block_each(&crews.rows(mixed_points(
+                &[Sizes::one(4096)],
+                &crews,
+                Durability::OnSync,
+                50,
+                None
+            ))),
             128 * 4096
         );
         assert_eq!(
@@ -794,7 +828,8 @@ mod tests {
 
     #[test]
     fn mixed_points_have_reads() {
-        let points = mixed_points(&[Sizes::one(4096)], &Crews::new(&[1, 2], &[64]), 70, None);
+        let crews = Crews::new(&[1, 2], &[64]);
+        let points = mixed_points(&[Sizes::one(4096)], &crews, Durability::OnSync, 70, None);
         assert_eq!(points.len(), 2);
         assert_eq!(
             (points[1].scenario, points[1].rwmixread, points[1].numjobs),
@@ -811,6 +846,20 @@ mod tests {
             abilities(4096).check_writes(&simple_rows(&[4096, 512])).unwrap_err().to_string();
         assert_eq!(refusal, "--bs 512: direct writes come in multiples of 4k here");
         abilities(512).check_writes(&simple_rows(&[4096, 512])).unwrap();
+    }
+
+    #[test]
+    fn durable_writes_of_parts_of_units_are_merged() {
+        let units = Units { write_bytes: 4096, append_bytes: 4096 };
+        let abilities = Abilities { units, growth: Growth::None };
+        let check = |bs, durability| {
+            let crews = Crews::new(&[16], &[]);
+            let points = mixed_points(&[Sizes::one(bs)], &crews, durability, 0, None);
+            abilities.check_writes(&crews.rows(points))
+        };
+        check(512, Durability::EveryWrite).unwrap();
+        check(1536, Durability::EveryWrite).unwrap_err();
+        check(512, Durability::OnSync).unwrap_err();
     }
 
     #[test]
@@ -937,7 +986,9 @@ mod tests {
             args::Scenario::Mixed(it) => {
                 let crews = Crews::new(&it.numjobs, &it.iodepth);
                 assert_eq!(typed(it.pace, it.size), Typed::default());
-                crews.rows(mixed_points(&it.bs, &crews, it.rwmixread, it.pace.rate))
+                let durability = it.durability.into();
+                let rate = it.pace.rate;
+                crews.rows(mixed_points(&it.bs, &crews, durability, it.rwmixread, rate))
             }
             args::Scenario::Indirect(it) => {
                 assert_eq!((it.count, it.rounds), (None, None));

@@ -5,19 +5,18 @@
 //! that the records form a sequence from the beginning of the file, in any order. Only padding may
 //! separate them, where it is allowed. Every byte must be right.
 
-use super::ledger::{CHUNK_BYTES, End, Expected, Written, is_not_there, wrong};
+use super::ledger::{
+    BLOCK_BYTES, CHUNK_BYTES, End, Expected, Written, is_not_there, read_up_to, wrong,
+};
 use super::stamp::Stamp;
 use crate::interrupt;
 use crate::sizes::Sizes;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::Buffer;
-use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bits of a slot for the offset, counted from 1; the job has the rest.
 const PLACE_BITS: u32 = 44;
-/// Accepted by O_DIRECT everywhere.
-const BLOCK_BYTES: u64 = 4096;
 
 /// The space between two records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,20 +175,6 @@ impl<'a> Window<'a> {
         let end = wrong(&format!("the file ends within what was acknowledged at {offset}"));
         self.buffer[..self.filled].get(from..from + count as usize).context(end)
     }
-}
-
-/// Reads up to the end of the file, which is its only unaligned offset.
-fn read_up_to(file: &dyn Written, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() && (filled as u64).is_multiple_of(BLOCK_BYTES) {
-        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ pub enum Route {
     Syncfs { iodepth: usize },
     /// Through the page cache, without a flush.
     Unsynced,
+    /// Through the page cache, with a flush for each write.
+    Buffered,
 }
 
 impl Route {
@@ -100,6 +102,7 @@ impl Route {
             Self::Uring { .. } => "kernel-uring",
             Self::Syncfs { .. } => "syncfs",
             Self::Unsynced => "unsynced",
+            Self::Buffered => "buffered",
         }
     }
 }
@@ -144,6 +147,7 @@ mod tests {
             Uring { iodepth: 9 },
             Syncfs { iodepth: 9 },
             Unsynced,
+            Buffered,
         ];
         for route in all {
             assert_eq!(is_dioxide(route.name()), route.is_dioxide(), "{}", route.name());

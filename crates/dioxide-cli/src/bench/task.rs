@@ -117,10 +117,10 @@ impl<'a> Task<'a> {
         self.point.threads(self.route)
     }
 
-    /// The part of the size that whole blocks fill.
+    /// The part of the size that whole blocks fill, and whole units of direct writes.
     pub fn whole_blocks_bytes(&self) -> u64 {
         let block_bytes = match self.point.tail {
-            None => self.point.sizes.max_bytes,
+            None => self.point.sizes.max_bytes.max(self.units.write_bytes),
             Some(_) => self.units.append_bytes,
         };
         self.size_bytes - self.size_bytes % block_bytes

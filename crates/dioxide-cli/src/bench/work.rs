@@ -228,6 +228,9 @@ impl Point {
         match (self.backend, self.scenario) {
             (Backend::Sim, _) => &[Route::Dioxide],
             (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated, Route::Dioxide],
+            (_, Scenario::Mixed) if self.durability == Durability::EveryWrite => {
+                &[Route::Buffered, Route::Kernel, Route::Dioxide]
+            }
             (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => {
                 &[Route::Serialised, Route::Kernel, Route::Dioxide]
             }

@@ -169,7 +169,7 @@ fn points(rw: Rw, args: &args::Workload) -> Vec<Point> {
     let bs = [args.bs.unwrap_or(Sizes::one(if rw == Rw::Sync { 64 << 10 } else { 4 << 10 }))];
     let durability = args.durability.into();
     let mixed = |rwmixread| {
-        let points = plan::mixed_points(&bs, &crews, rwmixread, None);
+        let points = plan::mixed_points(&bs, &crews, Durability::OnSync, rwmixread, None);
         points.into_iter().map(|point| Point { durability, ..point }).collect()
     };
     match rw {

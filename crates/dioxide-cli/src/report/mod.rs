@@ -60,7 +60,7 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
         (Backend::Sim, _) => &[Route::Dioxide],
         (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated, Route::BufferedGroup],
         (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => {
-            &[Route::Kernel, Route::Serialised]
+            &[Route::Kernel, Route::Serialised, Route::Buffered]
         }
         (_, Scenario::Log) => &[Route::Mutex, Route::BufferedGroup, BATCH, GATHERED, Route::Kernel],
         (_, Scenario::Copy) => &[Route::Kernel, Route::OneThread, Route::Unsynced],

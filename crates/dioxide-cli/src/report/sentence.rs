@@ -64,9 +64,13 @@ fn subject(point: Point) -> String {
             Some(100) => "A long file, read".into(),
             _ => "A long file, copied".into(),
         },
-        (Scenario::Mixed, _) => {
+        (Scenario::Mixed, durability) => {
+            let durable = match durability {
+                Durability::OnSync => "",
+                Durability::EveryWrite => ", durable when acknowledged",
+            };
             format!(
-                "Mixed reads and writes of {bs}, {} % reads",
+                "Mixed reads and writes of {bs}, {} % reads{durable}",
                 point.rwmixread.unwrap_or_default()
             )
         }
@@ -197,6 +201,7 @@ fn rival_name(scenario: Scenario, route: Route) -> &'static str {
         (Route::Kernel, _) => "the kernel",
         (Route::OneThread, Scenario::Copy) => "one direct request at a time",
         (Route::Unsynced, _) => "the page cache without a flush",
+        (Route::Buffered, _) => "the page cache with a flush for each write",
         (Route::OneThread, Scenario::Checkpoint) => "one fdatasync after the other",
         (Route::OneThread, _) => "one thread",
         (Route::Uring { .. }, _) => "the kernel's io_uring",
@@ -446,6 +451,23 @@ mod tests {
              the rate of one thread. With 2 threads, dioxide is level with the kernel at 1.00x its \
              rate, and 2.00x as fast as the kernel with a shared count. With one thread, dioxide \
              is 1.20x as fast as the kernel."
+        );
+    }
+
+    #[test]
+    fn durable_writes_of_parts_of_blocks() {
+        let durability = Durability::EveryWrite;
+        let point = Point { durability, rwmixread: Some(0), ..mixed_point(16) };
+        let rows = [
+            row(point, Route::Buffered, &[100; 5]),
+            row(point, Route::Kernel, &[200; 5]),
+            row(point, Route::Dioxide, &[300; 5]),
+        ];
+        assert_eq!(
+            of(&rows),
+            "Mixed reads and writes of 4 KiB, 0 % reads, durable when acknowledged: With 16 \
+             threads, dioxide is 1.50x as fast as the kernel, and 3.00x as fast as the page cache \
+             with a flush for each write."
         );
     }
 

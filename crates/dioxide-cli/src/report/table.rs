@@ -8,6 +8,7 @@ use crate::bench::work::{
     Backend, Point, Scenario, durability_name, growth_name, space_name, tail_name,
 };
 use crate::meter::vmstat::Shares;
+use dioxide::Durability;
 use dioxide_diagnose::words::{counted, nanoseconds, rate, short};
 
 /// Growth may occur anywhere in a run: with fewer growths, their number is chance.
@@ -196,7 +197,9 @@ fn columns(point: Point) -> Vec<Column> {
                 .concat()
         }
         (_, Scenario::Mixed) => {
-            [&NAMES[..], &[IOPS], &DIRECTIONS, &LATENCIES, &[IN_FLIGHT], &CPU, &[CPU_PER_OP]]
+            let costs: &[Column] =
+                if point.durability == Durability::EveryWrite { &COSTS } else { &[] };
+            [&NAMES[..], &[IOPS], &DIRECTIONS, &LATENCIES, &[IN_FLIGHT], &CPU, &[CPU_PER_OP], costs]
                 .concat()
         }
         (_, Scenario::Indirect) => [&INDIRECT[..], &[REQUESTS_PER_WRITE]].concat(),
@@ -210,7 +213,7 @@ fn columns(point: Point) -> Vec<Column> {
 }
 
 /// The columns that a narrow terminal shows, the most important first. Later come the others.
-const IMPORTANT: [&str; 22] = [
+const IMPORTANT: [&str; 23] = [
     "x kernel",
     "x syncfs",
     "p99",
@@ -221,6 +224,7 @@ const IMPORTANT: [&str; 22] = [
     "x buffered-batch",
     "x gathered-tasks",
     "x mutex",
+    "x buffered",
     "x serialised",
     "x dioxide",
     "x kernel-uring",
