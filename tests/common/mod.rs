@@ -16,10 +16,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod frames;
+mod join;
 mod way;
 
 pub use dioxide_testkit::records::{Frame, Random, Stamp};
 pub use frames::*;
+pub use join::*;
 pub use way::*;
 
 pub type LabTest = (&'static str, fn(TestDir) -> TrialResult);

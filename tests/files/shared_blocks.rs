@@ -186,34 +186,25 @@ impl<'a> Handle<'a> {
         Ok(batch)
     }
 
-    /// Begins all operations before it waits for the first one.
     fn futures(&self, mut batch: Vec<Op>) -> dioxide::Result<Vec<Op>> {
         let file = self.file();
-        smol::block_on(async {
-            let mut begun = Vec::new();
-            for op in &mut batch {
-                let (kind, offset, bytes) = (op.kind, op.offset, std::mem::take(&mut op.bytes));
-                let mut future = Box::pin(async move {
-                    match kind {
-                        Kind::Write => file.write_at(bytes, offset).await,
-                        Kind::Append => file.append(bytes).await,
-                        Kind::Read => file.read_at(bytes, offset).await,
-                        Kind::Sync => (file.sync_data().await.map(|()| 0), bytes),
-                    }
-                });
-                let early = smol::future::poll_once(&mut future).await;
-                begun.push((future, early));
-            }
-            for (op, (future, early)) in batch.iter_mut().zip(begun) {
-                let (result, bytes) = match early {
-                    Some(done) => done,
-                    None => future.await,
-                };
-                op.bytes = bytes;
-                op.finish(result?, |_| {});
-            }
-            Ok(batch)
-        })
+        let begin = |op: &mut Op| {
+            let (kind, offset, bytes) = (op.kind, op.offset, std::mem::take(&mut op.bytes));
+            Polled::new(async move {
+                match kind {
+                    Kind::Write => file.write_at(bytes, offset).await,
+                    Kind::Append => file.append(bytes).await,
+                    Kind::Read => file.read_at(bytes, offset).await,
+                    Kind::Sync => (file.sync_data().await.map(|()| 0), bytes),
+                }
+            })
+        };
+        let ended = block_on(All(batch.iter_mut().map(begin).collect()));
+        for (op, (result, bytes)) in batch.iter_mut().zip(ended) {
+            op.bytes = bytes;
+            op.finish(result?, |_| {});
+        }
+        Ok(batch)
     }
 }
 
