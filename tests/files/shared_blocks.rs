@@ -325,7 +325,7 @@ impl<H: Hand> Worker<'_, H> {
 
     fn step(&mut self) -> TrialResult {
         let (program, random) = (self.program, &mut self.random);
-        if program.lengths == Lengths::Alone && random.below(10) == 0 {
+        if program.lengths == Lengths::Alone && random.below(24) == 0 {
             let _alone = program.alone.write().expect("no thread panics alone");
             return self.change_alone();
         }
