@@ -1,7 +1,9 @@
 //! Command line arguments. Parsing only.
 
 use crate::case::{Kind, Space};
+use crate::logs;
 use crate::units::{parse_bytes, parse_duration};
+use clap::builder::RangedI64ValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,15 +16,6 @@ pub struct Args {
     pub scenario: Scenario,
 }
 
-impl Args {
-    pub fn output(&self) -> &Output {
-        match &self.scenario {
-            Scenario::Append(append) => &append.output,
-            Scenario::Sync(sync) => &sync.output,
-        }
-    }
-}
-
 #[derive(Subcommand)]
 pub enum Scenario {
     /// Appends of 4 KiB to one file.
@@ -33,6 +26,11 @@ pub enum Scenario {
     Append(Append),
     /// 64 writers rewrite a region of 64 KiB each, O_DIRECT|O_SYNC.
     Sync(Sync),
+    /// Durable records in write-ahead logs: `dioxide-log`, and published crates.
+    ///
+    /// Without --threads, --batch and --logs: 1, 16 and 64 threads, batches of 1024, and 256 logs.
+    /// Afterwards each log is read with its own reader, and every record is compared.
+    Log(Log),
 }
 
 #[derive(clap::Args)]
@@ -56,6 +54,9 @@ pub struct Append {
     pub size: Option<u64>,
     #[command(flatten)]
     pub pace: Pace,
+    /// Only these paths.
+    #[arg(long, value_enum, value_name = "PATH", value_delimiter = ',')]
+    pub paths: Vec<Kind>,
     #[command(flatten)]
     pub output: Output,
 }
@@ -73,11 +74,48 @@ pub struct Sync {
     pub overwrite_device: Option<PathBuf>,
     #[command(flatten)]
     pub pace: Pace,
+    /// Only these paths.
+    #[arg(long, value_enum, value_name = "PATH", value_delimiter = ',')]
+    pub paths: Vec<Kind>,
     #[command(flatten)]
     pub output: Output,
 }
 
-/// Duration, rounds, paths.
+#[derive(clap::Args)]
+pub struct Log {
+    /// Directory for the logs.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Threads that append to one log, a record at a time.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = lanes())]
+    pub threads: Vec<u16>,
+    /// Records that one thread appends at once.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = lanes())]
+    pub batch: Vec<u16>,
+    /// Logs of one process, with a thread each.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = lanes())]
+    pub logs: Vec<u16>,
+    /// Sizes of records.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "100,1k,4k")]
+    #[arg(value_parser = parse_bytes)]
+    pub record_bytes: Vec<u64>,
+    /// The space that a path may prepare before the clock starts, if it can.
+    #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = parse_bytes)]
+    pub size: u64,
+    #[command(flatten)]
+    pub pace: Pace,
+    /// Only these paths.
+    #[arg(long, value_enum, value_name = "PATH", value_delimiter = ',')]
+    pub paths: Vec<logs::Kind>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn lanes() -> RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=1024)
+}
+
+/// Duration, rounds.
 #[derive(clap::Args)]
 pub struct Pace {
     /// Time of one run.
@@ -87,9 +125,6 @@ pub struct Pace {
     #[arg(long, value_name = "N", default_value = "5")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=999))]
     pub rounds: u32,
-    /// Only these paths.
-    #[arg(long, value_enum, value_name = "PATH", value_delimiter = ',')]
-    pub paths: Vec<Kind>,
 }
 
 #[derive(clap::Args)]
@@ -137,6 +172,16 @@ mod tests {
         assert!(
             parse("bench-peers sync --dir . --device /dev/x --overwrite-device /dev/x").is_err()
         );
+    }
+
+    #[test]
+    fn logs_have_three_shapes() {
+        let line = "bench-peers log --threads 1,64 --batch 1024 --logs 256 --record-bytes 100,4k";
+        let Scenario::Log(log) = parse(line).unwrap().scenario else { panic!("a log") };
+        assert_eq!((log.threads, log.batch, log.logs), (vec![1, 64], vec![1024], vec![256]));
+        assert_eq!((log.record_bytes, log.size), (vec![100, 4096], 256 << 20));
+        assert!(parse("bench-peers log --threads 0").is_err());
+        assert!(parse("bench-peers log --paths okaywal,raft-engine").is_ok());
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! Modules of `dioxide bench` for scratch files and ratios.
+//! Modules of `dioxide bench` for scratch files, latencies and ratios.
 
+#[path = "../../dioxide-cli/src/bench/latency.rs"]
+pub mod latency;
 #[path = "../../dioxide-cli/src/bench/members.rs"]
 pub mod members;
 #[path = "../../dioxide-cli/src/bench/order.rs"]

@@ -1,9 +1,12 @@
-//! `bench-peers`: async I/O libraries and dioxide on the same work, interleaved, in one table.
+//! `bench-peers`: async I/O libraries and dioxide on the same work, interleaved, in one table; and
+//! published write-ahead logs and `dioxide-log`.
+//!
 //! README.md shows how each is used.
 
 mod args;
 mod blocks;
 mod case;
+mod logs;
 mod paths;
 mod plan;
 mod report;
@@ -35,6 +38,7 @@ mod units;
 mod warnings;
 
 use anyhow::Result;
+use args::Scenario;
 use clap::Parser;
 use plan::Plan;
 
@@ -45,8 +49,12 @@ fn main() -> std::process::ExitCode {
 }
 
 fn measure(args: &args::Args) -> Result<()> {
-    let plan = Plan::new(args)?;
+    let (plan, output) = match &args.scenario {
+        Scenario::Append(append) => (Plan::append(append)?, &append.output),
+        Scenario::Sync(sync) => (Plan::sync(sync)?, &sync.output),
+        Scenario::Log(log) => return logs::measure(log),
+    };
     exit::say(&plan.announcement());
-    let rows = rounds::run(&plan)?;
-    report::print(&plan, &rows, args.output())
+    let rows = rounds::run(&plan.cases, plan.rounds, |case| plan.course.run(case))?;
+    report::print(output, |style| report::document(&plan, &rows, style))
 }

@@ -1,6 +1,6 @@
 //! The plan: arguments checked against their target, and converted to cases.
 
-use crate::args::{Append, Args, Pace, Scenario, Sync};
+use crate::args::{Append, Pace, Sync};
 use crate::bench::place::BenchTarget;
 use crate::case::{Case, Kind, Space};
 use crate::meter::machine::Machine;
@@ -24,20 +24,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new(args: &Args) -> Result<Self> {
-        match &args.scenario {
-            Scenario::Append(append) => Self::append(append),
-            Scenario::Sync(sync) => Self::sync(sync),
-        }
-    }
-
-    fn append(args: &Append) -> Result<Self> {
+    pub fn append(args: &Append) -> Result<Self> {
         let place = BenchTarget::directory(&args.dir)?;
         let default = SIZE_DEFAULT_MAX_BYTES.min(place.room_bytes()? / SIZE_DEFAULT_FRACTION);
         // A prewritten file is filled in steps of this size.
         let size_bytes = args.size.unwrap_or(default) >> 20 << 20;
         ensure!(size_bytes > 0, "a file has 1m at least");
-        let kinds = kinds(&args.pace);
+        let kinds = kinds(&args.paths);
         let mut cases = Vec::new();
         for &durability in &args.durability {
             for &iodepth in &args.iodepth {
@@ -51,7 +44,7 @@ impl Plan {
         Ok(plan)
     }
 
-    fn sync(args: &Sync) -> Result<Self> {
+    pub fn sync(args: &Sync) -> Result<Self> {
         let place = match &args.device {
             Some(device) => {
                 ensure!(
@@ -68,7 +61,7 @@ impl Plan {
             "{} has no room for {size_bytes} bytes",
             place.name()
         );
-        let cases = Case::syncs(&kinds(&args.pace), SYNC_DEPTH);
+        let cases = Case::syncs(&kinds(&args.paths), SYNC_DEPTH);
         Ok(Self::with(place, SYNC_BYTES, size_bytes, &args.pace, cases))
     }
 
@@ -92,6 +85,6 @@ impl Plan {
     }
 }
 
-fn kinds(pace: &Pace) -> Vec<Kind> {
-    if pace.paths.is_empty() { Kind::ALL.into() } else { pace.paths.clone() }
+fn kinds(paths: &[Kind]) -> Vec<Kind> {
+    if paths.is_empty() { Kind::ALL.into() } else { paths.into() }
 }

@@ -1,15 +1,17 @@
 //! The results as tables, on stdout and as Markdown. Nothing is measured here.
 
 use crate::args::Output;
-use crate::bench::ratio::Ratio;
+use crate::bench::place::BenchTarget;
 use crate::case::Space;
+use crate::meter::machine::Machine;
 use crate::plan::Plan;
-use crate::rounds::Row;
+use crate::run::Row;
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
 use dioxide::Durability;
 use std::fs;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// The header of a column, and its text for a row.
 type Column = (&'static str, fn(&Row) -> String);
@@ -19,7 +21,7 @@ const NAMES: [Column; 3] = [
     ("path", |row| row.case.path()),
     ("space", |row| row.case.space.to_string()),
 ];
-const IOPS: [Column; 1] = [("ops/s", |row| format!("{:.0}", row.iops()))];
+const IOPS: [Column; 1] = [("ops/s", |row| format!("{:.0}", row.rate()))];
 const COSTS: [Column; 4] = [
     ("until acknowledged", |row| format!("{:.0}", row.median(|run| run.acked_iops))),
     ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op))),
@@ -27,30 +29,35 @@ const COSTS: [Column; 4] = [
     ("flushes/op", |row| known(row.median_known(|run| run.flushes_per_op))),
 ];
 
-/// Prints the tables, and writes the file.
-pub fn print(plan: &Plan, rows: &[Row], output: &Output) -> Result<()> {
+/// Prints a document, and writes it to the file.
+pub fn print(output: &Output, document: impl Fn(TableStyle) -> String) -> Result<()> {
     let mut out = io::stdout().lock();
-    write!(out, "{}", document(plan, rows, presets::NOTHING))?;
+    write!(out, "{}", document(presets::NOTHING))?;
     out.flush()?;
     match &output.markdown {
-        Some(path) => fs::write(path, document(plan, rows, presets::ASCII_MARKDOWN))
+        Some(path) => fs::write(path, document(presets::ASCII_MARKDOWN))
             .with_context(|| format!("write {}", path.display())),
         None => Ok(()),
     }
 }
 
-fn document(plan: &Plan, rows: &[Row], style: TableStyle) -> String {
-    let machine = &plan.machine;
-    let mut text = format!(
-        "`{}`\n\n{}, {} CPUs, kernel {}; {} rounds of {} s; {}\n",
+/// The command, the machine and the pace.
+pub fn heading(machine: &Machine, target: &BenchTarget, rounds: u32, runtime: Duration) -> String {
+    format!(
+        "`{}`\n\n{}, {} CPUs, kernel {}; {rounds} rounds of {} s; {}\n",
         machine.command_line,
-        place(plan),
+        place(machine, target),
         machine.cpus,
         machine.kernel_release,
-        plan.rounds,
-        plan.course.runtime.as_secs_f64(),
+        runtime.as_secs_f64(),
         machine.date,
-    );
+    )
+}
+
+/// The tables of a plan.
+pub fn document(plan: &Plan, rows: &[Row], style: TableStyle) -> String {
+    let course = &plan.course;
+    let mut text = heading(&plan.machine, &course.place, plan.rounds, course.runtime);
     for rows in rows.chunk_by(|one, next| one.case.durability == next.case.durability) {
         text += &format!("\n{}\n\n{}\n", title(rows), table(rows, style));
     }
@@ -58,11 +65,11 @@ fn document(plan: &Plan, rows: &[Row], style: TableStyle) -> String {
 }
 
 /// `ext4 on loop0`, `/dev/loop5`.
-fn place(plan: &Plan) -> String {
-    match (&plan.course.place.fs, &plan.machine.device) {
+fn place(machine: &Machine, target: &BenchTarget) -> String {
+    match (&target.fs, &machine.device) {
         (Some(fs), Some(device)) => format!("{} on {device}", fs.name),
         (Some(fs), None) => fs.name.clone(),
-        (None, _) => plan.machine.target.clone(),
+        (None, _) => machine.target.clone(),
     }
 }
 
@@ -81,17 +88,28 @@ fn title(rows: &[Row]) -> &'static str {
 fn table(rows: &[Row], style: TableStyle) -> String {
     let rivals = rivals(rows);
     let columns = [&NAMES[..], &IOPS].concat();
-    let mut table = Table::new();
     let ratios = rivals.iter().map(|space| format!("x best library, {space}"));
     let header = columns.iter().map(|(name, _)| (*name).to_owned()).chain(ratios);
-    table.load_style(style).set_header(header.chain(COSTS.map(|(name, _)| name.to_owned())));
-    for row in rows {
+    let header = header.chain(COSTS.map(|(name, _)| name.to_owned())).collect();
+    let cells = rows.iter().map(|row| {
         let ratios = rivals.iter().map(|&space| ratio_to_best(rows, row, space));
         let cells = columns.iter().map(|(_, cell)| cell(row)).chain(ratios);
-        table.add_row(cells.chain(COSTS.map(|(_, cell)| cell(row))));
-    }
+        cells.chain(COSTS.map(|(_, cell)| cell(row))).collect()
+    });
+    grid(style, header, cells.collect(), &[1, 2])
+}
+
+/// A table. The columns of names are on the left, numbers on the right.
+pub fn grid(
+    style: TableStyle,
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+    names: &[usize],
+) -> String {
+    let mut table = Table::new();
+    table.load_style(style).set_header(header).add_rows(rows);
     for column in table.column_iter_mut() {
-        let is_name = [1, 2].contains(&column.index);
+        let is_name = names.contains(&column.index);
         column.set_cell_alignment(if is_name { CellAlignment::Left } else { CellAlignment::Right });
     }
     table.trim_fmt()
@@ -115,13 +133,12 @@ fn ratio_to_best(rows: &[Row], row: &Row, space: Space) -> String {
             && other.case.space == space
             && other.case.iodepth == row.case.iodepth
     };
-    let best =
-        rows.iter().filter(is_rival).max_by(|one, other| one.iops().total_cmp(&other.iops()));
-    let ratio: Option<Ratio> = best.and_then(|best| row.ratio_to(best));
+    let ratio = row.ratio_to_best(rows.iter().filter(is_rival));
     ratio.map_or("-".into(), |ratio| ratio.to_string())
 }
 
-fn known(count: Option<f64>) -> String {
+/// A number that some devices do not count.
+pub fn known(count: Option<f64>) -> String {
     count.map_or("-".into(), |count| format!("{count:.3}"))
 }
 

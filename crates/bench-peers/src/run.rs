@@ -5,6 +5,7 @@ use crate::case::{Case, Flush, Space};
 use crate::meter::disk::Disk;
 use crate::meter::{Meter, Usage};
 use crate::paths;
+use crate::rounds::{self, Rated};
 use crate::tickets::{Places, Tickets};
 use anyhow::{Context, Result, anyhow};
 use dioxide::{Durability, OpenOptions};
@@ -43,6 +44,15 @@ pub struct Figures {
     /// Device requests, of all processes. None if the device does not count them.
     pub requests_per_op: Option<f64>,
     pub flushes_per_op: Option<f64>,
+}
+
+/// A case with its results.
+pub type Row = rounds::Row<Case, Figures>;
+
+impl Rated for Figures {
+    fn rate(&self) -> f64 {
+        self.iops
+    }
 }
 
 /// The target, and the common parts of its runs.

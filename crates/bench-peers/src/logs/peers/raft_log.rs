@@ -1,0 +1,81 @@
+//! raft-log: the log of a raft group. A lock orders its records, and its own thread flushes those
+//! that wait together.
+
+use super::{Peer, Site, Visit};
+use anyhow::{Result, anyhow};
+use raft_log::api::raft_log_writer::RaftLogWriter;
+use raft_log::{Config, RaftLog, Types};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const TERM: u64 = 1;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Records;
+
+impl Types for Records {
+    type LogId = (u64, u64);
+    type LogPayload = Vec<u8>;
+    type Vote = (u64, u64);
+    type UserData = String;
+    type Callback = SyncSender<io::Result<()>>;
+
+    fn log_index(id: &(u64, u64)) -> u64 {
+        id.1
+    }
+
+    fn payload_size(record: &Vec<u8>) -> u64 {
+        record.len() as u64
+    }
+}
+
+pub struct Group {
+    log: Mutex<State>,
+    dir: PathBuf,
+}
+
+struct State {
+    log: RaftLog<Records>,
+    last: u64,
+}
+
+fn open(dir: &Path) -> Result<RaftLog<Records>> {
+    let mut config = Config::new(dir.display());
+    // The flush of others is wait enough.
+    config.wal.flush_batch_wait = Some(Duration::ZERO);
+    Ok(RaftLog::open(Arc::new(config))?)
+}
+
+impl Group {
+    pub fn open(site: &Site) -> Result<Self> {
+        let log = Mutex::new(State { log: open(&site.dir)?, last: 0 });
+        Ok(Self { log, dir: site.dir.clone() })
+    }
+}
+
+impl Peer for Group {
+    fn append(&self, _: usize, record: &[u8]) -> Result<()> {
+        self.append_batch(&[record])
+    }
+
+    fn append_batch(&self, records: &[&[u8]]) -> Result<()> {
+        let (sender, flushed) = sync_channel(1);
+        let mut state = self.log.lock().map_err(|_| anyhow!("a writer panicked"))?;
+        let first = state.last + 1;
+        state.last += records.len() as u64;
+        let ids = (first..).map(|index| (TERM, index));
+        state.log.append(ids.zip(records.iter().map(|record| record.to_vec())))?;
+        state.log.flush(true, Some(sender))?;
+        drop(state);
+        Ok(flushed.recv()??)
+    }
+
+    fn read_back(self: Box<Self>, visit: Visit<'_>) -> Result<()> {
+        let State { log, last } = self.log.into_inner()?;
+        drop(log);
+        open(&self.dir)?.read(1, last + 1).try_for_each(|record| visit(&record?.1))
+    }
+}
