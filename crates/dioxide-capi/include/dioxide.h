@@ -13,17 +13,17 @@
 /**
  * An error that no call can return any more.
  */
-#define DIOXIDE_LOG_ERROR 1
+#define DIOXIDE_MESSAGE_ERROR 1
 
 /**
  * Something does not work optimally: no preallocation on this file system, no io_uring.
  */
-#define DIOXIDE_LOG_WARNING 2
+#define DIOXIDE_MESSAGE_WARNING 2
 
 /**
  * Everything else.
  */
-#define DIOXIDE_LOG_INFO 3
+#define DIOXIDE_MESSAGE_INFO 3
 
 /**
  * Writes are stable after the next `dioxide_fdatasync` that begins after they returned.
@@ -127,9 +127,9 @@ struct dioxide_queue;
 
 /**
  * Receives a message: a level, one line of text without an end of line, and the argument of
- * `dioxide_set_log`. The text is valid during the call.
+ * `dioxide_set_listener`. The text is valid during the call.
  */
-typedef void (*dioxide_log)(uint32_t level, const char *message, void *user_data);
+typedef void (*dioxide_listener)(uint32_t level, const char *message, void *user_data);
 
 /**
  * How a file is opened. A member that is 0 means the default; so does NULL instead of the struct.
@@ -604,7 +604,7 @@ int64_t dioxide_size(struct dioxide_file *file);
 /**
  * How the file is actually preallocated. DIOXIDE_NOT_AHEAD for a handle that only reads, and in
  * the child of a fork. The same if the file system could not undo preallocation after a crash;
- * `dioxide_set_log` reports the reason.
+ * `dioxide_set_listener` reports the reason.
  *
  * # Return value
  *
@@ -705,34 +705,6 @@ int dioxide_dup(struct dioxide_file *file, struct dioxide_file **another);
 int dioxide_close(struct dioxide_file *file);
 
 /**
- * Sets `log` as the receiver of messages that no call returns. Examples are the reason why a file
- * is not preallocated, the lack of io_uring, and errors that came too late for any call. Without a
- * receiver they are lost: the library never prints.
- *
- * Call it once for each process, before the first file is opened. Any thread may call `log`, also
- * several at the same time, and while the library holds locks. `log` must not call the library,
- * nor throw, nor leave by longjmp(3).
- *
- * # Return value
- *
- * 0, or a negative errno.
- *
- * # Errors
- *
- * - EALREADY: it was called before; the first one stays.
- * - EINVAL: `log` is NULL.
- *
- * # Thread safety
- *
- * Any thread. The child of a fork has the same.
- *
- * # Safety
- *
- * `log` may be called as described, with `user_data`, until the process ends.
- */
-int dioxide_set_log(dioxide_log log, void *user_data);
-
-/**
  * Allocates `length` bytes of zeros, aligned to 4096 bytes. Every device and file system accepts
  * that for direct I/O.
  *
@@ -769,6 +741,34 @@ void dioxide_free(void *memory);
  * Any thread.
  */
 void dioxide_set_growth_budget(uint64_t bytes);
+
+/**
+ * Sets `listener` as the receiver of messages that no call returns. Examples are the reason why a
+ * file is not preallocated, the lack of io_uring, and errors that came too late for any call.
+ * Without a receiver they are lost: the library never prints.
+ *
+ * Call it once for each process, before the first file is opened. Any thread may call `listener`,
+ * also several at the same time, and while the library holds locks. `listener` must not call the
+ * library, nor throw, nor leave by longjmp(3).
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EALREADY: it was called before; the first one stays.
+ * - EINVAL: `listener` is NULL.
+ *
+ * # Thread safety
+ *
+ * Any thread. The child of a fork has the same.
+ *
+ * # Safety
+ *
+ * `listener` may be called as described, with `user_data`, until the process ends.
+ */
+int dioxide_set_listener(dioxide_listener listener, void *user_data);
 
 /**
  * Opens `path`, a regular file or a block device, for direct I/O.

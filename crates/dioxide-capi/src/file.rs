@@ -324,7 +324,7 @@ pub unsafe extern "C" fn dioxide_size(file: *mut dioxide_file) -> i64 {
 
 /// How the file is actually preallocated. DIOXIDE_NOT_AHEAD for a handle that only reads, and in
 /// the child of a fork. The same if the file system could not undo preallocation after a crash;
-/// `dioxide_set_log` reports the reason.
+/// `dioxide_set_listener` reports the reason.
 ///
 /// # Return value
 ///

@@ -30,8 +30,8 @@
 mod args;
 pub mod error;
 pub mod file;
-pub mod log;
 pub mod memory;
+pub mod messages;
 pub mod open;
 pub mod options;
 pub mod queue;

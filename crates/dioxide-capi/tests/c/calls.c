@@ -277,7 +277,7 @@ static void a_thread_that_ends_appends(void)
 
 static void count_messages(uint32_t level, const char *message, void *user_data)
 {
-    CHECK(level >= DIOXIDE_LOG_ERROR && level <= DIOXIDE_LOG_INFO && message[0] != '\0');
+    CHECK(level >= DIOXIDE_MESSAGE_ERROR && level <= DIOXIDE_MESSAGE_INFO && message[0] != '\0');
     ++*(int *)user_data;
 }
 
@@ -286,8 +286,8 @@ int main(int argc, char **argv)
     static int messages;
     enter(argc, argv);
     CHECK(strcmp(dioxide_last_error(), "") == 0);
-    EXPECT(dioxide_set_log(count_messages, &messages), 0);
-    FAILS(dioxide_set_log(count_messages, &messages), EALREADY, "already");
+    EXPECT(dioxide_set_listener(count_messages, &messages), 0);
+    FAILS(dioxide_set_listener(count_messages, &messages), EALREADY, "already");
     dioxide_set_growth_budget(UINT64_C(1) << 30);
     threads_append_side_by_side();
     bytes_come_back();

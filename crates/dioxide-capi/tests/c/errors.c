@@ -77,7 +77,7 @@ static void arguments_that_make_no_sense(void)
     FAILS(dioxide_open_in_image(NULL, "x", O_RDWR, NULL, &file), EINVAL, "volume is NULL");
     FAILS(dioxide_open_in_image("x", NULL, O_RDWR, NULL, &file), EINVAL, "path is NULL");
     FAILS(dioxide_open_in_image("sense", "x", O_RDWR, NULL, &file), EOPNOTSUPP, "sense");
-    FAILS(dioxide_set_log(NULL, NULL), EINVAL, "log is NULL");
+    FAILS(dioxide_set_listener(NULL, NULL), EINVAL, "listener is NULL");
 
     CHECK(dioxide_alloc(PTRDIFF_MAX) == NULL);
     CHECK(strstr(dioxide_last_error(), "no memory") != NULL);
