@@ -12,8 +12,8 @@ impl Lsn {
     pub const FIRST: Self = Self(1);
 
     /// The largest number that [`truncate_front`](crate::Log::truncate_front) accepts. Records
-    /// behind it have larger numbers, and no log lives long enough to run out of them.
-    pub const MAX: Self = Self(u64::MAX / 2);
+    /// behind it have larger numbers, and no log lives long enough for one that is no `i64`.
+    pub const MAX: Self = Self(1 << 62);
 
     /// The number of the record after this one.
     pub const fn next(self) -> Self {
