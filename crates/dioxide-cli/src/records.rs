@@ -5,7 +5,7 @@ use crate::exit::say;
 use crate::interrupt;
 use crate::output;
 use crate::terminal::Terminal;
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use dioxide_log::{Error, LogReader, LogView, Lsn};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -32,15 +32,7 @@ pub fn run(args: &args::Records) -> Result<()> {
 }
 
 fn view(path: &Path) -> Result<LogView> {
-    LogView::open(path).map_err(without_advice)
-}
-
-fn without_advice(error: Error) -> anyhow::Error {
-    match error {
-        // Its advice is for programs.
-        Error::Missing { path } => anyhow!("{}: no log", path.display()),
-        error => error.into(),
-    }
+    Ok(LogView::open(path)?)
 }
 
 /// The facts about a log. The names are stable.
@@ -121,7 +113,7 @@ fn write_line(out: &mut impl Write, lsn: Lsn, content: &[u8]) -> Result<()> {
 }
 
 fn follow(args: &args::LogTail) -> Result<()> {
-    let mut reader = LogReader::open(&args.path).map_err(without_advice)?;
+    let mut reader = LogReader::open(&args.path)?;
     let last = Lsn(reader.stable_lsn().0.saturating_sub(TAIL_RECORDS)).max(reader.first_lsn());
     reader.seek(args.from.map_or(last, Lsn));
     let mut out = BufWriter::new(io::stdout().lock());

@@ -51,7 +51,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// There is no log, and it was not to be created.
-    #[error("{}: no log; set LogOptions::create to make one", path.display())]
+    #[error("{}: no log", path.display())]
     Missing {
         /// The directory or device.
         path: PathBuf,
