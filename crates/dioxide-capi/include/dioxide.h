@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 /**
  * An error that no call can return any more.
@@ -116,9 +117,36 @@
 #define DIOXIDE_MODIFIED_EXTERNALLY 4
 
 /**
+ * A missing log is not created.
+ */
+#define DIOXIDE_LOG_NO_CREATE 1
+
+/**
+ * A record is acknowledged when it is written, and stable after the next `dioxide_log_sync` that
+ * begins later. Without this flag it is stable when it is acknowledged.
+ */
+#define DIOXIDE_LOG_ON_SYNC 2
+
+/**
+ * Readers of this process see records that are written and not yet stable. It makes a difference
+ * only with DIOXIDE_LOG_ON_SYNC.
+ */
+#define DIOXIDE_LOG_READ_UNSYNCED 4
+
+/**
  * A file that is open for direct I/O. Threads share it.
  */
 struct dioxide_file;
+
+/**
+ * A write-ahead log that is open. Threads share it.
+ */
+struct dioxide_log;
+
+/**
+ * A position in a write-ahead log that moves from record to record. One thread at a time uses it.
+ */
+struct dioxide_log_iter;
 
 /**
  * Operations of one thread, many in flight at a time.
@@ -337,6 +365,96 @@ struct dioxide_stats {
      * Flushes not sent, because the flush of another file covered them.
      */
     uint64_t flushes_shared;
+};
+
+/**
+ * How a write-ahead log is opened. A member that is 0 means the default; so does NULL instead of
+ * the struct. Initialise all of it, as a struct dioxide_options.
+ */
+struct dioxide_log_options {
+    /**
+     * sizeof(struct dioxide_log_options).
+     */
+    uint32_t size;
+    /**
+     * DIOXIDE_LOG_NO_CREATE, DIOXIDE_LOG_ON_SYNC and DIOXIDE_LOG_READ_UNSYNCED, or 0.
+     */
+    uint32_t flags;
+    /**
+     * The size of the segments of a new log, in bytes: a power of two from 64 KiB to 1 GiB; 0 for
+     * 16 MiB. A log keeps the size that it was created with. It frees its space by whole segments.
+     * A record is at most 8 KiB smaller than a segment.
+     */
+    uint64_t segment_bytes;
+    /**
+     * The number of free segments that are kept for reuse; 0 for 4. More are removed.
+     */
+    uint64_t spare_segments;
+    /**
+     * The bytes of records that one write gathers at most; 0 for 1 MiB. A longer record is one
+     * write.
+     */
+    uint64_t batch_bytes;
+    /**
+     * The size of the log from which the oldest segments are freed, in bytes of segments; 0 for no
+     * limit. The last segment always stays.
+     */
+    uint64_t retain_bytes;
+    /**
+     * The age from which segments are freed, in milliseconds; 0 for no limit. A segment is freed
+     * when all its records are older.
+     */
+    uint64_t retain_age_ms;
+};
+
+/**
+ * Counters of a write-ahead log since it was opened. Set `size` before it is filled in.
+ */
+struct dioxide_log_stats {
+    /**
+     * sizeof(struct dioxide_log_stats).
+     */
+    uint32_t size;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * Records that were written.
+     */
+    uint64_t records;
+    /**
+     * Writes. Each is a batch of records, and one flush without DIOXIDE_LOG_ON_SYNC.
+     */
+    uint64_t batches;
+    /**
+     * Bytes of these writes.
+     */
+    uint64_t bytes;
+    /**
+     * The time of all writes, in nanoseconds.
+     */
+    uint64_t write_ns;
+    /**
+     * Flushes by `dioxide_log_sync`.
+     */
+    uint64_t syncs;
+    /**
+     * Segments that were made.
+     */
+    uint64_t segments_created;
+    /**
+     * Segments that became free for reuse.
+     */
+    uint64_t segments_freed;
+    /**
+     * Segments in use now.
+     */
+    uint64_t segments;
+    /**
+     * Free segments now.
+     */
+    uint64_t free_segments;
 };
 
 #ifdef __cplusplus
@@ -1293,6 +1411,493 @@ int dioxide_alignment(struct dioxide_file *file, struct dioxide_alignment *align
  * `file` is open; `stats` has as many bytes as its size says.
  */
 int dioxide_stats(struct dioxide_file *file, struct dioxide_stats *stats);
+
+/**
+ * Opens the write-ahead log in the directory `path`, or on a block device, and creates it if it is
+ * missing. `options` may be NULL for the defaults.
+ *
+ * A record has a number, its LSN: the first record of a log has 1, and each next record the next
+ * number. A log has one writer: a process with one handle, which any number of threads share.
+ *
+ * After a crash this call finds every acknowledged record, and possibly whole records behind them
+ * that were in flight. It never finds a torn record, an old one of a reused segment, or a part of
+ * a batch. Damage of acknowledged records is an error, never a shorter log.
+ *
+ * A log on a device begins at its first block. For a new one the first MiB must be zeros, so that
+ * no file system is overwritten.
+ *
+ * # Return value
+ *
+ * 0 with a handle in `*log`, to be closed by `dioxide_log_close`; or a negative errno with NULL
+ * there.
+ *
+ * # Errors
+ *
+ * - EBUSY: another process, or this one, has the log open.
+ * - ENOENT: there is no log, and `options` has DIOXIDE_LOG_NO_CREATE.
+ * - EUCLEAN: the log is damaged, or the device has other content. Nothing was changed; the message
+ *   has path and offset. Restore the log from a copy.
+ * - EPROTONOSUPPORT: a later version of the library wrote the log.
+ * - E2BIG: `options` has values that this version of the library does not know.
+ * - EINVAL: a pointer is NULL, options are invalid, or it is a log of streams.
+ * - Others: errors of `dioxide_open` and of the kernel.
+ *
+ * # Thread safety
+ *
+ * Any thread. After a fork, calls of the child fail with EBADF, and it opens its own logs.
+ *
+ * # Safety
+ *
+ * `path` is a string; `options` has as many bytes as its size says.
+ */
+int dioxide_log_open(const char *path,
+                     const struct dioxide_log_options *options,
+                     struct dioxide_log **log);
+
+/**
+ * Appends `length` bytes of `data` as one record. Records of threads that append at the same time
+ * share a write and a flush.
+ *
+ * On return the record is stable, as are all before it, and survives every crash. In a log with
+ * DIOXIDE_LOG_ON_SYNC it is written, and the next `dioxide_log_sync` makes it stable.
+ *
+ * After an error the record may be there when the log is opened again, unless noted below.
+ *
+ * # Return value
+ *
+ * The LSN of the record, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EMSGSIZE: the record does not fit into a segment. Nothing was appended.
+ * - ENOSPC: there is no space for a segment. Nothing was appended, and the same call succeeds
+ *   after `dioxide_log_truncate_front`, or once there is space.
+ * - EIO: an earlier write or flush failed, so the log takes no more. Close it and open it again.
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: `log` is NULL, or `data` is NULL with a length above 0.
+ * - Others: the error of the write, after which the log takes no more.
+ *
+ * # Thread safety
+ *
+ * Any number of threads at the same time, while none closes the handle.
+ *
+ * # Safety
+ *
+ * `log` is open; `data` has `length` bytes that do not change during the call.
+ */
+int64_t dioxide_log_append(struct dioxide_log *log, const void *data, size_t length);
+
+/**
+ * Appends `count` records as one atomic batch: after a crash all of them are there, or none. Each
+ * member of `records` is one record.
+ *
+ * Everything else is as with `dioxide_log_append`.
+ *
+ * # Return value
+ *
+ * The LSN of the first record; the others have the next numbers. For a `count` of 0, the LSN of
+ * the next record. Or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_append`, and:
+ * - EMSGSIZE: the whole batch must fit into a segment.
+ * - EINVAL: `records` is NULL with a `count` above 0, or a member is NULL with a length above 0.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open; `records` has `count` members, each with memory that does not change during the
+ * call.
+ */
+int64_t dioxide_log_append_all(struct dioxide_log *log, const struct iovec *records, size_t count);
+
+/**
+ * Adds `length` bytes of `data` to the log as one record, and does not wait until it is written.
+ * A thread of the library writes it soon. So one thread keeps thousands of records in flight.
+ *
+ * Waits only while the batch that is being composed is full. `dioxide_log_wait` waits for the
+ * record; a crash before its return may lose it. The library does not use `data` after the return.
+ *
+ * # Return value
+ *
+ * The LSN of the record, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_append`, without those of the write. `dioxide_log_wait` returns these.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * As `dioxide_log_append`.
+ */
+int64_t dioxide_log_submit(struct dioxide_log *log, const void *data, size_t length);
+
+/**
+ * Waits until the record `lsn`, and all before it, have the guarantees of `dioxide_log_append` on
+ * its return. For records of `dioxide_log_submit`.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * - ERANGE: there is no such record yet.
+ * - EIO: an earlier write or flush failed, so the record is not acknowledged. It may be there when
+ *   the log is opened again.
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: `log` is NULL, or `lsn` is below 1.
+ * - Others: the error of the write of the record.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open.
+ */
+int dioxide_log_wait(struct dioxide_log *log, int64_t lsn);
+
+/**
+ * Makes all records stable that were acknowledged before the call. For a log with
+ * DIOXIDE_LOG_ON_SYNC; otherwise they are stable already.
+ *
+ * On return they survive every crash.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EIO: the flush, or an earlier write or flush, failed. That is final: the log takes no more.
+ *   Close it and open it again.
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: `log` is NULL.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open.
+ */
+int dioxide_log_sync(struct dioxide_log *log);
+
+/**
+ * Reads the record `lsn` into `into`, up to `length` bytes of it. A `length` of 0 returns the size
+ * of the record.
+ *
+ * Readers see a record once it is stable, or with DIOXIDE_LOG_READ_UNSYNCED once it is written.
+ *
+ * # Return value
+ *
+ * The bytes of the record. If they are more than `length`, `into` has the first `length` of them.
+ * Or a negative errno, with `into` unchanged.
+ *
+ * # Errors
+ *
+ * - EAGAIN: the record is not there yet, or not yet stable.
+ * - ERANGE: the record was removed by `dioxide_log_truncate_front`, or by `retain_bytes` or
+ *   `retain_age_ms`.
+ * - EUCLEAN: the record was damaged since it was written.
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: `log` is NULL, `into` is NULL with a length above 0, or `lsn` is below 1.
+ * - EIO and others: errors of the device.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open; `into` has `length` bytes, exclusive to the caller.
+ */
+int64_t dioxide_log_read(struct dioxide_log *log, int64_t lsn, void *into, size_t length);
+
+/**
+ * Removes all records below `lsn`. Segments that have no other records are used again.
+ *
+ * `lsn` may be above the next record: the log is then empty, and the next record has that number.
+ * An `lsn` at or below the first record removes nothing.
+ *
+ * On return the removal is durable. After an error, or a crash before the return, either all of
+ * these records are there or none.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_append`, and:
+ * - ENOSPC: while the log is full, this works as long as it frees a segment, and some dozen times
+ *   without.
+ * - ERANGE: `lsn` is above 2^62.
+ * - EINVAL: `lsn` is below 1.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open.
+ */
+int dioxide_log_truncate_front(struct dioxide_log *log, int64_t lsn);
+
+/**
+ * Removes `lsn` and all records above it; the next record gets this number. Waits for the appends
+ * in flight.
+ *
+ * On return the removal is durable. After an error, or a crash before the return, either all of
+ * these records are there or none. Iterators that are behind `lsn` return the new records there.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_append`, and:
+ * - ERANGE: `lsn` is below the first record, or above the next one.
+ * - EINVAL: `lsn` is below 1.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open.
+ */
+int dioxide_log_truncate_back(struct dioxide_log *log, int64_t lsn);
+
+/**
+ * The lowest LSN that the log has: that of the next record if it is empty.
+ *
+ * # Return value
+ *
+ * The LSN, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: `log` is NULL.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open.
+ */
+int64_t dioxide_log_first_lsn(struct dioxide_log *log);
+
+/**
+ * The LSN that the next record gets.
+ *
+ * # Return value
+ *
+ * The LSN, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_first_lsn`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open.
+ */
+int64_t dioxide_log_next_lsn(struct dioxide_log *log);
+
+/**
+ * The LSN behind the last stable record: all below it are stable.
+ *
+ * # Return value
+ *
+ * The LSN, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_first_lsn`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open.
+ */
+int64_t dioxide_log_stable_lsn(struct dioxide_log *log);
+
+/**
+ * Writes the records in flight, and closes the log. On return all of its records are stable, no
+ * thread of the log runs, and another process can open it. Iterators stay, and are closed
+ * separately.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno. The handle is invalid in either case, and must not be used again, not
+ * even to be closed.
+ *
+ * # Errors
+ *
+ * - EBADF: `log` was opened by the process that this one was forked from. The log is unchanged,
+ *   and the memory is freed.
+ * - EINVAL: `log` is NULL.
+ * - EIO and others: the error of a write. The log is closed nevertheless, and the next open
+ *   recovers it.
+ *
+ * # Thread safety
+ *
+ * Any thread, while no other one is in a call with this handle. Threads that wait in
+ * `dioxide_log_next` return.
+ *
+ * # Safety
+ *
+ * `log` is open, and has no other user.
+ */
+int dioxide_log_close(struct dioxide_log *log);
+
+/**
+ * Makes an iterator over the records from `lsn` on. Where no record is stable yet,
+ * `dioxide_log_next` returns 0, and later calls may return one. To begin with the first record,
+ * pass `dioxide_log_first_lsn`.
+ *
+ * # Return value
+ *
+ * 0 with an iterator in `*iter`, to be closed by `dioxide_log_iter_close`; or a negative errno
+ * with NULL there.
+ *
+ * # Errors
+ *
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: a pointer is NULL, or `lsn` is below 1.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open; `iter` has room for a pointer.
+ */
+int dioxide_log_iter_from(struct dioxide_log *log, int64_t lsn, struct dioxide_log_iter **iter);
+
+/**
+ * Makes an iterator over the records from `lsn` on that waits for each next one. So
+ * `dioxide_log_next` returns 0 only after the log was closed, or has failed.
+ *
+ * # Return value
+ *
+ * As `dioxide_log_iter_from`.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_iter_from`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * As `dioxide_log_iter_from`.
+ */
+int dioxide_log_follow(struct dioxide_log *log, int64_t lsn, struct dioxide_log_iter **iter);
+
+/**
+ * Lends the next record: its first byte in `*data`, and its bytes in `*length`. They belong to the
+ * library, and are valid until the next call with this iterator.
+ *
+ * An iterator sees a record once it is stable, or with DIOXIDE_LOG_READ_UNSYNCED once it is
+ * written. It remains usable after the log was closed, until another writer opens the log.
+ *
+ * # Return value
+ *
+ * The LSN of the record. 0 if there is none, or a negative errno; then `*data` is NULL, `*length`
+ * is 0, and the position is unchanged.
+ *
+ * # Errors
+ *
+ * - ERANGE: the record was removed by `dioxide_log_truncate_front`, or by `retain_bytes` or
+ *   `retain_age_ms`.
+ * - EUCLEAN: the record was damaged since it was written.
+ * - EBADF: the log was opened by the process that this one was forked from. Or it was closed, and
+ *   the record is not there any more.
+ * - EINVAL: a pointer is NULL.
+ * - EIO and others: errors of the device.
+ *
+ * # Thread safety
+ *
+ * Any thread, one at a time for each iterator.
+ *
+ * # Safety
+ *
+ * `iter` is not closed; `data` and `length` have room for their values.
+ */
+int64_t dioxide_log_next(struct dioxide_log_iter *iter, const void **data, size_t *length);
+
+/**
+ * Closes an iterator. Its record is not valid any more. The log stays open.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EINVAL: `iter` is NULL.
+ *
+ * # Thread safety
+ *
+ * Any thread, while no other one is in a call with this iterator. The child of a fork may close
+ * it, to free the memory.
+ *
+ * # Safety
+ *
+ * `iter` is not closed, and has no other user.
+ */
+int dioxide_log_iter_close(struct dioxide_log_iter *iter);
+
+/**
+ * Reports the counters of a write-ahead log.
+ *
+ * # Return value
+ *
+ * 0 with `stats` filled in, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: a pointer is NULL, or the member `size` was not set.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open; `stats` has as many bytes as its size says.
+ */
+int dioxide_log_stats(struct dioxide_log *log, struct dioxide_log_stats *stats);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,6 +1,7 @@
 //! Converts C arguments to Rust: references, slices, paths, non-negative numbers.
 
 use crate::error::{Failure, Result, invalid};
+use libc::iovec;
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,6 +18,16 @@ const PATHS_MAX: usize = 64;
 pub(crate) unsafe fn shared<'a, T>(pointer: *const T, name: &str) -> Result<&'a T> {
     // SAFETY: as the caller promises.
     unsafe { pointer.as_ref() }.ok_or_else(|| is_null(name))
+}
+
+/// The target of a pointer, to be changed.
+///
+/// # Safety
+///
+/// It is null, or points to a `T` without any other use while the reference is used.
+pub(crate) unsafe fn exclusive<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut T> {
+    // SAFETY: as the caller promises.
+    unsafe { pointer.as_mut() }.ok_or_else(|| is_null(name))
 }
 
 /// Stores a result.
@@ -109,17 +120,44 @@ pub(crate) unsafe fn all_shared<'a, T>(
     count: usize,
     name: &str,
 ) -> Result<Vec<&'a T>> {
-    if count > isize::MAX as usize / size_of::<*mut T>() {
-        let why = format!("count is {count}, more than any memory has: a negative number?");
-        return Err(invalid(why));
-    }
-    if pointers.is_null() && count > 0 {
-        return Err(is_null(name));
-    }
+    array(pointers, count, name)?;
     // SAFETY: as the caller promises.
     (0..count)
         .map(|number| unsafe { shared(*pointers.add(number), &format!("{name}[{number}]")) })
         .collect()
+}
+
+/// The memory of an array of iovec. May be null if the count is 0.
+///
+/// # Safety
+///
+/// It is null, or has `count` members. Each has bytes that do not change while they are used.
+pub(crate) unsafe fn slices<'a>(
+    members: *const iovec,
+    count: usize,
+    name: &str,
+) -> Result<Vec<&'a [u8]>> {
+    array(members, count, name)?;
+    let slice = |number| {
+        // SAFETY: as the caller promises.
+        let iovec { iov_base, iov_len } = unsafe { members.add(number).read() };
+        let start = place(iov_base.cast(), iov_len, "iov_base")?;
+        // SAFETY: as the caller promises.
+        Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), iov_len) })
+    };
+    (0..count).map(slice).collect()
+}
+
+/// Checks an array. It may be null if the count is 0.
+fn array<T>(start: *const T, count: usize, name: &str) -> Result<()> {
+    if count > isize::MAX as usize / size_of::<T>() {
+        let why = format!("count is {count}, more than any memory has: a negative number?");
+        return Err(invalid(why));
+    }
+    match start.is_null() && count > 0 {
+        true => Err(is_null(name)),
+        false => Ok(()),
+    }
 }
 
 /// Bytes to read. May be null if the length is 0.
@@ -152,9 +190,9 @@ pub(crate) fn file_bytes(number: i64, name: &str) -> Result<u64> {
         .map_err(|_| invalid(format!("{name} is {number}: it must not be negative")))
 }
 
-/// For C, where such a number is never negative: files end below 2^63.
+/// For C, where such a number is never negative: files and logs end below 2^63.
 pub(crate) fn signed(number: u64) -> i64 {
-    number.try_into().expect("no file is that long")
+    number.try_into().expect("no file or log is that long")
 }
 
 fn is_null(name: &str) -> Failure {

@@ -7,6 +7,8 @@ use std::ffi::{CString, c_char, c_int};
 pub(crate) enum Failure {
     /// The library's own error.
     Library(dioxide::Error),
+    /// An error of a write-ahead log.
+    Log(dioxide_log::Error),
     /// Detected by this crate: an errno, and the message.
     Here(c_int, String),
 }
@@ -16,6 +18,12 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 impl From<dioxide::Error> for Failure {
     fn from(error: dioxide::Error) -> Self {
         Self::Library(error)
+    }
+}
+
+impl From<dioxide_log::Error> for Failure {
+    fn from(error: dioxide_log::Error) -> Self {
+        Self::Log(error)
     }
 }
 
@@ -36,11 +44,32 @@ pub(crate) fn answer<N: From<c_int>>(name: &str, work: impl FnOnce() -> Result<N
 pub(crate) fn remember(name: &str, failure: Failure) -> c_int {
     let (errno, message) = match failure {
         Failure::Library(error) => (error.errno(), error.to_string()),
+        Failure::Log(error) => (errno_of(&error), format!("{name}: {error}")),
         Failure::Here(errno, why) => (errno, format!("{name}: {why}")),
     };
     // An ending thread cannot read it any more.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text(message));
     errno
+}
+
+/// The kernel's errno, or the closest one for an error of a write-ahead log.
+fn errno_of(error: &dioxide_log::Error) -> c_int {
+    use dioxide_log::Error;
+    match error {
+        Error::File(error) => error.errno(),
+        Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
+        Error::Corrupt { .. } => libc::EUCLEAN,
+        Error::Version { .. } => libc::EPROTONOSUPPORT,
+        Error::Locked { .. } => libc::EBUSY,
+        Error::Missing { .. } => libc::ENOENT,
+        Error::Options(_) => libc::EINVAL,
+        Error::TooLong { .. } => libc::EMSGSIZE,
+        Error::Full(_) | Error::DeviceFull(_) => libc::ENOSPC,
+        Error::OutOfRange { .. } => libc::ERANGE,
+        Error::Closed => libc::EBADF,
+        // `Failed`, or an error that this crate does not know: the log takes no more.
+        _ => libc::EIO,
+    }
 }
 
 /// For C, where a text ends at its first null byte.

@@ -38,3 +38,4 @@ pub mod queue;
 pub mod recover;
 pub mod report;
 mod sized;
+pub mod write_ahead;

@@ -93,11 +93,16 @@ fn succeed(command: &mut Command) -> Result<String, Failed> {
     }
 }
 
-/// Runs a program, which must end with 0 within two minutes, without output on standard error.
-fn run(words: &[&str], program: &Path, args: &[&OsStr]) -> TrialResult {
+/// Runs a program, which must end with 0 within two minutes. Returns its output.
+fn output_of(words: &[&str], program: &Path, args: &[&OsStr]) -> Result<String, Failed> {
     let mut command = Command::new("timeout");
     command.arg("120").args(words).arg(program).args(args);
-    succeed(&mut command).map(drop)
+    succeed(&mut command)
+}
+
+/// As [`output_of`], without the output.
+fn run(words: &[&str], program: &Path, args: &[&OsStr]) -> TrialResult {
+    output_of(words, program, args).map(drop)
 }
 
 fn source(name: &str) -> PathBuf {
@@ -280,6 +285,19 @@ fn the_examples(words: &[&str], dir: &TestDir, records: usize) -> TrialResult {
     Ok(())
 }
 
+/// Each run finds the last ten records of the one before.
+fn the_write_ahead_example(words: &[&str], dir: &TestDir) -> TrialResult {
+    let program = BUILT.program("cc", &C99, &source("examples/write_ahead.c"))?;
+    let log = dir.join("write-ahead");
+    for lsns in [1..=40, 31..=80] {
+        let said = output_of(words, &program, &[log.as_os_str(), OsStr::new("5")])?;
+        let found = said.lines().map(|line| line.split(':').next().unwrap_or_default());
+        assert!(found.eq(lsns.map(|lsn: u32| lsn.to_string())), "{said}");
+        assert!(said.matches("record 4 of a thread").count() >= 8, "{said}");
+    }
+    Ok(())
+}
+
 /// The C++ example has a queue.
 fn the_examples_under_valgrind(dir: TestDir) -> TrialResult {
     let words = [&["env", "PLAIN_CALLS=1"], &VALGRIND[..]].concat();
@@ -339,7 +357,7 @@ fn trials() -> Vec<Trial> {
             the_manual_is_rendered_without_a_warning,
         ),
     ];
-    for name in ["calls", "errors", "queue", "fork"] {
+    for name in ["calls", "errors", "queue", "fork", "write_ahead", "write_ahead_errors"] {
         trials.extend(lab_trials_where(name, grows_ahead, move |dir| plain(name, &dir)));
         let ext4 = |fs| (fs == Fs::Ext4).then_some(()).ok_or("one file system will do");
         trials.extend(lab_trials_where(&format!("{name}_under_valgrind"), ext4, move |dir| {
@@ -357,6 +375,10 @@ fn trials() -> Vec<Trial> {
     });
     on_ext4("the_examples", |dir| the_examples(&[], &dir, 5));
     on_ext4("the_examples_under_valgrind", the_examples_under_valgrind);
+    on_ext4("the_write_ahead_example", |dir| the_write_ahead_example(&[], &dir));
+    on_ext4("the_write_ahead_example_under_valgrind", |dir| {
+        the_write_ahead_example(&VALGRIND, &dir)
+    });
     on_ext4("a_static_program", a_static_program);
     on_ext4("the_program_in_the_documentation", the_program_in_the_documentation);
     trials

@@ -57,6 +57,17 @@ static inline struct dioxide_file *fresh(const char *path)
     return opened(path, O_RDWR | O_CREAT | O_TRUNC | O_DSYNC, options);
 }
 
+/* A write-ahead log with segments of 64 KiB. */
+static inline struct dioxide_log *opened_log(const char *path, struct dioxide_log_options options)
+{
+    struct dioxide_log *log = NULL;
+    options.size = sizeof options;
+    options.segment_bytes = 1 << 16;
+    EXPECT(dioxide_log_open(path, &options, &log), 0);
+    CHECK(log != NULL);
+    return log;
+}
+
 static inline int64_t size_of(const char *path)
 {
     struct stat stat_;
