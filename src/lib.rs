@@ -29,7 +29,7 @@
 //!
 //! Start with [`OpenOptions`] and [`File`]. [`AsyncFile`] has futures, and [`Queue`] many
 //! operations of one thread. The documentation of each call states its guarantees on return and
-//! after a crash.
+//! after a crash. [`observe`] reports events, for metrics and traces.
 
 #![deny(unsafe_code)]
 
@@ -41,6 +41,7 @@ mod engine;
 mod error;
 #[doc(hidden)]
 pub mod ledger;
+pub mod observe;
 mod open;
 mod os_error;
 mod rules;

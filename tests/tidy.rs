@@ -22,7 +22,7 @@ const ROWS: &[&[&str]] = &[
     &["sys"],
     // Below `backend`: backends and engine use extents, limits and refusals.
     &["rules"],
-    &["buffer"],
+    &["buffer", "observe"],
     &["sync"],
     &["error", "os_error", "stats", "text"],
 ];

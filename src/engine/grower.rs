@@ -27,6 +27,7 @@ use super::truncate::{Attempt, Takes, changed_by_another, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
+use crate::observe::{self, Event};
 use crate::os_error::{self, flushed, is_no_space, uninterrupted};
 use crate::rules::growth::{Plan, SpaceLimits};
 use crate::rules::marker::{Marker, Prepared};
@@ -258,6 +259,7 @@ impl Engine {
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: SpaceLimits) -> Result<u64> {
+        let begun = observe::begun();
         let prepared = self.prepare(plan, marker.prepared);
         self.placement.need_commit();
         let grown_to = prepared?;
@@ -266,8 +268,10 @@ impl Engine {
         }
         let next = self.lock().announce(plan, grown_to, room);
         self.mark_growth(next)?;
+        let bytes = grown_to - plan.from;
         count(&self.counters.growths, 1);
-        count(&self.counters.grown_bytes, grown_to - plan.from);
+        count(&self.counters.grown_bytes, bytes);
+        observe::ended(begun, |took| Event::Growth { file: &self.path, bytes, took });
         Ok(grown_to)
     }
 

@@ -40,6 +40,7 @@ use crate::backend::Backend;
 use crate::backend::journal::Journal;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::observe::{self, Event};
 use crate::os_error::{self, flushed};
 use crate::rules::flush::{Reach, SyncMethod, Turn};
 use crate::rules::growth::{GrowthConfig, Planner};
@@ -56,7 +57,7 @@ use crate::sys::journal::{FAST_COMMITS, Order};
 use crate::sys::probe::Alignment;
 use crate::text::shown;
 use abort::AbortOnPanic;
-use core::{Core, Dio, Failure, Fill, LeaderTask, Outbox, Request, Work};
+use core::{Call, Core, Dio, Failure, Fill, LeaderTask, Outbox, Request, Work};
 use packing::Packer;
 use placement::Placement;
 use process::{Ended, FileSystems, Flushing, Process};
@@ -64,6 +65,7 @@ use reactor::Reactor;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use token::Token;
 use waiter::{News, Sleepers, Task, Wakeup};
 
@@ -206,13 +208,14 @@ impl Engine {
     }
 
     pub fn append(self: &Arc<Self>, data: &[u8], durable: bool) -> Result<u64> {
+        let begun = observe::begun();
         let _pass = self.begin(Operation::Append)?;
         match self.course_of_append(data)? {
             Course::Core(dio) => {
                 let offset = self
                     .run(dio, durable)
                     .map_err(|kind| self.error(Operation::Append, None, kind))?;
-                self.count_append(data.len() as u64);
+                self.on_appended(data.len() as u64, begun);
                 Ok(offset)
             }
             Course::Done(offset) | Course::Direct(offset) => Ok(offset),
@@ -554,7 +557,7 @@ impl Engine {
     }
 
     fn perform_in_turn(self: &Arc<Self>, turn: Turn, mut request: Request<Token>) {
-        let result = match self.begin_request(&mut request.work, turn) {
+        let result = match self.begin_request(&mut request, turn) {
             Err(failure) => Err(failure),
             Ok(Begun::Superseded) => return self.perform(request),
             Ok(begun) => {
@@ -574,7 +577,7 @@ impl Engine {
                     AfterFlush::Settles(ended) => self.fs.awaited(ended, result),
                     AfterFlush::FlushesAlone => return self.perform_in_turn(Turn::Alone, request),
                 };
-                self.end_request(request.work, result)
+                self.end_request(request.work, request.call, result)
             }
         };
         self.step(|core, out| core.on_completed(request.id, result, out));
@@ -589,7 +592,9 @@ impl Engine {
     }
 
     /// Prepares a request: packs its segments into whole blocks, and begins its flush.
-    fn begin_request(&self, work: &mut Work, turn: Turn) -> Result<Begun, Failure> {
+    fn begin_request(&self, request: &mut Request<Token>, turn: Turn) -> Result<Begun, Failure> {
+        request.call = call_of(&request.work, turn);
+        let work = &mut request.work;
         self.make_ready(work, turn).inspect_err(|_| self.undo(work))?;
         match turn {
             Turn::Covered | Turn::Refused => Ok(Begun::Without),
@@ -702,18 +707,39 @@ impl Engine {
     }
 
     /// Ends a request, once its result and that of its flush are final.
-    fn end_request(&self, mut work: Work, result: std::io::Result<()>) -> Result<(), Failure> {
+    fn end_request(
+        &self,
+        mut work: Work,
+        call: Option<Call>,
+        result: std::io::Result<()>,
+    ) -> Result<(), Failure> {
         if result.is_err() {
             self.undo(&work);
         }
-        match work {
+        let result = match work {
             Work::Flush => self.judge(result, Operation::Flush, 0),
             Work::Write { offset, ref mut composed, .. } => {
                 composed.take().into_iter().for_each(|memory| self.packer.take_back(memory));
                 self.place(&work, result.is_ok());
                 self.judge(result, Operation::Write, offset)
             }
+        };
+        if let Some(call) = call {
+            self.report_end(&work, call, &result);
         }
+        result
+    }
+
+    fn report_end(&self, work: &Work, call: Call, result: &Result<(), Failure>) {
+        let (file, error) = (&*self.path, result.as_ref().err().map(|failure| &*failure.cause));
+        observe::ended(Some(call.begun), |took| match work {
+            Work::Flush => Event::Flush { file, took, error },
+            Work::Write { sync_method, .. } => {
+                let (operations, bytes) = (call.operations as u64, work.len());
+                let dsync = *sync_method == Some(SyncMethod::Dsync);
+                Event::Write { file, operations, bytes, dsync, took, error }
+            }
+        });
     }
 
     /// Records where a write went. A look is worth it only for a flush of the device that others
@@ -748,9 +774,11 @@ impl Engine {
         offset.next_multiple_of(self.alignment.append)
     }
 
-    fn count_append(&self, bytes: u64) {
+    /// Counts and reports an acknowledged append.
+    fn on_appended(&self, bytes: u64, begun: Option<Duration>) {
         count(&self.counters.appends, 1);
         count(&self.counters.append_bytes, bytes);
+        observe::ended(begun, |took| Event::Append { file: &self.path, bytes, took });
     }
 
     fn count_request(&self, operations: usize, sync_method: Option<SyncMethod>) {
@@ -836,6 +864,20 @@ impl Engine {
         };
         Arc::new(self.error(operation, offset, kind))
     }
+}
+
+/// The call of a request that begins now, while events are observed. None of a flush that no call
+/// of this file makes.
+fn call_of(work: &Work, turn: Turn) -> Option<Call> {
+    let begun = match turn {
+        Turn::Covered | Turn::Refused => None,
+        Turn::Alone | Turn::Leads(_) => observe::begun(),
+    };
+    let operations = match work {
+        Work::Write { segments, .. } => segments.len(),
+        Work::Flush => 0,
+    };
+    begun.map(|begun| Call { begun, operations })
 }
 
 /// What a request began besides its transfer.

@@ -8,6 +8,7 @@ use crate::engine::registry::Registry;
 use crate::engine::token::Token;
 use crate::engine::waiter::Task;
 use crate::error::Error;
+use crate::observe::{self, Event};
 use crate::os_error;
 use crate::rules::flush::{Domain, Election, Reach, SHARERS_MIN, Turn};
 use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
@@ -264,6 +265,7 @@ impl FileSystem {
         if is_first {
             let cause = self.wedged().expect("just set");
             log::error!("dioxide: {cause}; every file on this file system fails from now on");
+            observe::report(&Event::Wedge { error: cause });
         }
     }
 

@@ -382,7 +382,7 @@ impl<T: Clone + PartialEq> Core<T> {
             edges,
             composed: None,
         };
-        out.requests.push(Request { id, owner, work });
+        out.requests.push(Request { id, owner, work, call: None });
         self.reserved.push_back(Reserved {
             id,
             span,

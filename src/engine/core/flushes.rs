@@ -42,7 +42,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let id = self.next_id();
         let (generation, covers) = (self.flushes.begin(), self.sizes.written);
         self.flushing = Some(Flushing { id, owner: owner.clone(), generation, covers });
-        out.requests.push(Request { id, owner, work: Work::Flush });
+        out.requests.push(Request { id, owner, work: Work::Flush, call: None });
     }
 
     /// The id of the oldest write request in flight, if any.

@@ -34,6 +34,7 @@ use overwrites_in_flight::Positional;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A list that mostly holds one item: a lone writer needs no allocation for it.
 pub(in crate::engine) type SmallVec1<T> = SmallVec<[T; 1]>;
@@ -47,6 +48,16 @@ pub struct Request<T> {
     pub id: u64,
     pub owner: T,
     pub work: Work,
+    /// Its call, while events are observed.
+    pub call: Option<Call>,
+}
+
+/// The call of a request, as it began.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    pub begun: Duration,
+    /// The operations that share it; 0 for a flush.
+    pub operations: usize,
 }
 
 /// What fills the blocks in which the segments of a write begin and end.

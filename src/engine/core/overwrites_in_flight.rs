@@ -161,7 +161,7 @@ impl<T: Clone> Positional<T> {
             edges: SmallVec1::new(),
             composed: None,
         };
-        out.requests.push(Request { id, owner, work });
+        out.requests.push(Request { id, owner, work, call: None });
         self.in_flight.push(InFlight { id, span: units, members, sync_method, pads });
     }
 

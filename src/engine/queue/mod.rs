@@ -64,6 +64,7 @@ use super::waiter::{News, Task};
 use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Memory, Pool};
 use crate::error::{ErrorKind, Result};
+use crate::observe;
 use crate::sync::{is_simulated, nap};
 use completion::Tag;
 use files::Files;
@@ -194,12 +195,14 @@ impl Driver {
                 (None, None) => return self.read_beside(reader, what, buffer, tag),
             },
         };
+        let begun = if let OpKind::Append = what { observe::begun() } else { None };
         let operation = Pending {
             tag,
             what,
             file,
             durable,
             buffer,
+            begun,
             bytes: 0,
             reading: None,
             stay: None,

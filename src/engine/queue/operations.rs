@@ -18,6 +18,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
 /// An operation that has not finished.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(super) struct Pending {
     pub file: usize,
     pub durable: bool,
     pub buffer: Option<Memory>,
+    /// When an append was queued, while events are observed.
+    pub begun: Option<Duration>,
     /// Bytes that its transfer moves.
     pub bytes: u64,
     /// Progress of a read, and memory that the kernel may be filling for it.
@@ -350,7 +353,7 @@ impl Driver {
         let bytes = operation.buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
         let result = match (outcome, operation.what) {
             (Ok(offset), OpKind::Append) => {
-                engine.count_append(bytes);
+                engine.on_appended(bytes, operation.begun);
                 Ok(offset)
             }
             (Ok(_), _) => Ok(bytes),

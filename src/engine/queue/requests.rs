@@ -129,7 +129,7 @@ impl Driver {
         if let Some(edge) = engine.packer.missing_edge(&request.work) {
             return self.read_edge(file, request, edge);
         }
-        match engine.begin_request(&mut request.work, turn) {
+        match engine.begin_request(&mut request, turn) {
             Ok(Begun::Superseded) => self.tasks.share_later(file, request),
             Ok(Begun::Without) if matches!(request.work, Work::Flush) => {
                 attached.outstanding += 1;
@@ -230,7 +230,7 @@ impl Driver {
     fn end_request(&mut self, file: usize, request: Request<Token>, result: io::Result<()>) {
         let attached = &mut self.files[file];
         attached.outstanding -= 1;
-        let result = attached.engine.end_request(request.work, result);
+        let result = attached.engine.end_request(request.work, request.call, result);
         self.change(file, |core, out| core.on_completed(request.id, result, out));
     }
 }
