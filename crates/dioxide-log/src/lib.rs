@@ -20,8 +20,9 @@
 //! and the frames of one write. A [`storage`] is a medium. `recover` reads a log as it was left,
 //! and `writer` continues it: it owns the control flow of appends, truncations and flushes. `pool`
 //! makes and frees segments. `reader` follows the writer, and `view` reads without one. Both go
-//! along the frames by a `cursor`. `streams` is a layer on top: many logs in one.
-//! `suite`, with the feature of that name, checks media of others.
+//! along the frames by a `cursor`. `streams` is a layer on top: many logs in one. [`observe`]
+//! reports events, for metrics and traces. `suite`, with the feature of that name, checks media of
+//! others.
 
 #![deny(unsafe_code)]
 #![cfg_attr(fuzzing, allow(missing_docs))]
@@ -34,6 +35,7 @@ mod index;
 mod log;
 mod log_reader;
 mod lsn;
+pub mod observe;
 mod options;
 mod pool;
 mod reader;

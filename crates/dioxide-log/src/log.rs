@@ -6,6 +6,7 @@ use crate::format::header::Header;
 use crate::format::{BLOCK_BYTES, LogId};
 use crate::index::Index;
 use crate::lsn::Lsn;
+use crate::observe::{self, Event};
 use crate::options::LogOptions;
 use crate::pool;
 use crate::reader::{Follow, Iter};
@@ -24,6 +25,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// A write-ahead log. Threads and tasks share it by reference. Clones are the same log.
 ///
@@ -87,10 +89,13 @@ impl LogOptions {
     /// As [`open`](Self::open).
     pub fn open_storage(&self, storage: Arc<dyn Storage>) -> Result<Log> {
         self.check()?;
+        let begun = Instant::now();
         let recovered = match recover(storage.as_ref())? {
             Some(mut recovered) => {
                 recovered.check_content(self.content)?;
                 recovered.clear()?;
+                let (log, report, took) = (storage.path(), &recovered.report, begun.elapsed());
+                observe::report(&Event::Recovery { log, report, took });
                 recovered
             }
             None if self.create => create(storage.as_ref(), self)?,
@@ -180,8 +185,10 @@ impl Log {
         if records.is_empty() {
             return Ok(self.next_lsn());
         }
+        let begun = observe::begun();
         let (state, pushed) = self.writer().push(records, Purpose::Records)?;
         self.writer().finish(state, &pushed.ticket)?;
+        self.writer().counters().on_append(records.len() as u64, begun);
         Ok(pushed.first)
     }
 
@@ -218,11 +225,12 @@ impl Log {
     /// As [`append_all`](Self::append_all), for a task: the records are one atomic batch. Otherwise
     /// as [`append_async`](Self::append_async).
     pub fn append_all_async(&self, records: &[&[u8]]) -> Append {
-        if records.is_empty() {
-            return Append::new(Ok((self.next_lsn(), Ticket::done())));
-        }
-        let pushed = self.writer().submit(records);
-        Append::new(pushed.map(|pushed| (pushed.first, pushed.ticket)))
+        let begun = observe::begun();
+        let pushed = match records.is_empty() {
+            true => Ok((self.next_lsn(), Ticket::done())),
+            false => self.writer().submit(records).map(|pushed| (pushed.first, pushed.ticket)),
+        };
+        Append::new(pushed, begun, records.len(), self.writer())
     }
 
     /// Makes everything stable that was acknowledged before the call. For
@@ -377,11 +385,20 @@ impl Drop for Open {
 pub struct Append {
     pushed: Option<Result<(Lsn, Arc<Ticket>)>>,
     waker: Option<usize>,
+    /// When it began, while events are observed, and the number of records.
+    observed: Option<(Instant, u64, Arc<Writer>)>,
 }
 
 impl Append {
-    pub(crate) fn new(pushed: Result<(Lsn, Arc<Ticket>)>) -> Self {
-        Self { pushed: Some(pushed), waker: None }
+    /// An append of this many records that began then, if events are observed.
+    pub(crate) fn new(
+        pushed: Result<(Lsn, Arc<Ticket>)>,
+        begun: Option<Instant>,
+        records: usize,
+        writer: &Arc<Writer>,
+    ) -> Self {
+        let observed = begun.map(|begun| (begun, records as u64, writer.clone()));
+        Self { pushed: Some(pushed), waker: None, observed }
     }
 }
 
@@ -395,6 +412,9 @@ impl Future for Append {
         }
         let (lsn, ticket) = this.pushed.take().expect("it is polled after its end")?;
         let outcome = ticket.outcome().expect("it is complete").clone();
+        if let (Ok(()), Some((begun, records, writer))) = (&outcome, &this.observed) {
+            writer.counters().on_append(*records, Some(*begun));
+        }
         Poll::Ready(outcome.map(|()| lsn))
     }
 }

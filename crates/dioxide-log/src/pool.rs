@@ -7,7 +7,7 @@ use crate::lsn::Lsn;
 use crate::storage::Segment;
 use crate::writer::{State, Writer, now};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the age of segments is checked at least, as a part of the age to retain.
 const AGE_CHECKS: u32 = 10;
@@ -107,6 +107,7 @@ fn not_retained(writer: &Writer, state: &State) -> Option<Lsn> {
 fn work(writer: &Arc<Writer>, job: Job) {
     let result = match job {
         Job::Create { wanted } => {
+            let begun = Instant::now();
             let made = match writer.storage.is_fixed() {
                 true => Err(Error::DeviceFull(writer.lock().chain().len())),
                 false => writer.storage.create(writer.segment_bytes),
@@ -117,7 +118,7 @@ fn work(writer: &Arc<Writer>, job: Job) {
                 Ok(segment) => {
                     state.pool.free.push_back(segment);
                     state.pool.error = None;
-                    writer.counters().on_created();
+                    writer.counters().on_created(begun.elapsed());
                 }
                 Err(error) => state.pool.error = Some(error),
             }

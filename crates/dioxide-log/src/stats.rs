@@ -1,8 +1,11 @@
 //! Counters of a log.
 
 use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::observe::{self, Event};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Counters of a log since it was opened. See [`Log::stats`](crate::Log::stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,9 +31,10 @@ pub struct Stats {
     pub free_segments: u64,
 }
 
-/// The counters that [`Stats`] shows.
+/// The counters that [`Stats`] shows. Reports each event that it counts, and others.
 #[derive(Debug, Default)]
 pub struct Counters {
+    log: PathBuf,
     records: AtomicU64,
     batches: AtomicU64,
     bytes: AtomicU64,
@@ -41,25 +45,51 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub fn on_batch(&self, batch: &Batch, took: Duration, succeeded: bool) {
-        if succeeded {
-            self.records.fetch_add(batch.records(), Relaxed);
-            self.batches.fetch_add(1, Relaxed);
-            self.bytes.fetch_add(batch.end() - batch.start(), Relaxed);
-            self.write_ns.fetch_add(took.as_nanos() as u64, Relaxed);
+    /// The counters of the log with this name.
+    pub fn of(log: &Path) -> Self {
+        Self { log: log.into(), ..Self::default() }
+    }
+
+    pub fn on_append(&self, records: u64, begun: Option<Instant>) {
+        if let Some(begun) = begun {
+            let took = begun.elapsed();
+            observe::report(&Event::Append { log: &self.log, records, took });
         }
     }
 
-    pub fn on_sync(&self) {
-        self.syncs.fetch_add(1, Relaxed);
+    pub fn on_batch(&self, batch: &Batch, took: Duration, result: &Result<()>) {
+        let (log, error) = (&*self.log, result.as_ref().err());
+        let (records, bytes) = (batch.records(), batch.end() - batch.start());
+        if error.is_none() {
+            self.records.fetch_add(records, Relaxed);
+            self.batches.fetch_add(1, Relaxed);
+            self.bytes.fetch_add(bytes, Relaxed);
+            self.write_ns.fetch_add(took.as_nanos() as u64, Relaxed);
+        }
+        if batch.start() == 0 {
+            observe::report(&Event::Rotation { log, segment: batch.header().number });
+        }
+        observe::report(&Event::Batch { log, records, bytes, took, error });
     }
 
-    pub fn on_created(&self) {
+    pub fn on_sync(&self, took: Duration, result: &Result<()>) {
+        self.syncs.fetch_add(1, Relaxed);
+        let error = result.as_ref().err();
+        observe::report(&Event::Sync { log: &self.log, took, error });
+    }
+
+    pub fn on_created(&self, took: Duration) {
         self.created.fetch_add(1, Relaxed);
+        observe::report(&Event::SegmentCreated { log: &self.log, took });
     }
 
     pub fn on_freed(&self) {
         self.freed.fetch_add(1, Relaxed);
+        observe::report(&Event::SegmentFreed { log: &self.log });
+    }
+
+    pub fn on_failure(&self, error: &Error) {
+        observe::report(&Event::Failure { log: &self.log, error });
     }
 
     pub fn stats(&self) -> Stats {

@@ -252,6 +252,7 @@ impl Writer {
             driven: false,
             pool: Pool { free, ..Pool::default() },
         };
+        let counters = Counters::of(storage.path());
         let writer = Self {
             storage,
             options,
@@ -269,7 +270,7 @@ impl Writer {
             truncations: AtomicU64::new(0),
             followers: AtomicU64::new(0),
             mark: Mutex::new(Some(Mark { epoch, frames: 0, next: Lsn(0) })),
-            counters: Counters::default(),
+            counters,
         };
         writer.publish();
         Ok(writer)
@@ -563,7 +564,7 @@ impl Writer {
 
         let begun = Instant::now();
         let result = self.write(&mut batch, before.as_deref());
-        self.counters.on_batch(&batch, begun.elapsed(), result.is_ok());
+        self.counters.on_batch(&batch, begun.elapsed(), &result);
 
         let mut state = self.lock();
         state.in_flight = None;
@@ -673,7 +674,11 @@ impl Writer {
 
     /// Refuses everything from now on, also the batch that is being composed.
     fn fail(&self, state: &mut State, error: Error) -> Waiting {
-        let failure = state.failure.get_or_insert_with(|| Arc::new(error)).clone();
+        let first = || {
+            self.counters.on_failure(&error);
+            Arc::new(error)
+        };
+        let failure = state.failure.get_or_insert_with(first).clone();
         state.ticket.decide(Err(Error::Failed(failure)));
         self.room.notify_all();
         Waiting { ticket: Some(state.ticket.clone()), ..self.show(state) }
@@ -710,8 +715,9 @@ impl Writer {
             let member = member_of(&state.chain, written.number);
             let segment = member.expect("segments in use stay").segment.clone();
             drop(state);
+            let begun = Instant::now();
             let result = segment.sync();
-            self.counters.on_sync();
+            self.counters.on_sync(begun.elapsed(), &result);
             let mut state = self.lock();
             if let Err(error) = result {
                 let waiting = self.fail(&mut state, error.clone());

@@ -12,6 +12,7 @@ use crate::format::{Content, LogId};
 use crate::index::Location;
 use crate::log::Log;
 use crate::lsn::Lsn;
+use crate::observe;
 use crate::options::LogOptions;
 use crate::reader::Iter;
 use crate::recover::Report;
@@ -322,11 +323,14 @@ impl Core {
         if records.is_empty() {
             return Ok(Vec::new());
         }
-        self.with_space(Need::Records, || {
+        let begun = observe::begun();
+        let lsns = self.with_space(Need::Records, || {
             let (lsns, guard, ticket) = self.push(records)?;
             self.writer().finish(guard, &ticket)?;
             Ok(lsns)
-        })
+        })?;
+        self.writer().counters().on_append(records.len() as u64, begun);
+        Ok(lsns)
     }
 
     /// Adds records to the log without waiting.

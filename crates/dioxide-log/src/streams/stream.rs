@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::index::Location;
 use crate::log::Append;
 use crate::lsn::Lsn;
+use crate::observe;
 use crate::ticket::Ticket;
 use std::collections::VecDeque;
 use std::fmt;
@@ -159,12 +160,13 @@ impl Stream {
     /// As [`append_all`](Self::append_all), for a task: the records are one atomic batch. Otherwise
     /// as [`append_async`](Self::append_async).
     pub fn append_all_async(&self, records: &[&[u8]]) -> StreamAppend {
+        let begun = observe::begun();
         let records: Vec<_> = records.iter().map(|record| (self, *record)).collect();
-        if records.is_empty() {
-            return StreamAppend(Append::new(Ok((self.next_lsn(), Ticket::done()))));
-        }
-        let submitted = self.core().submit(&records);
-        StreamAppend(Append::new(submitted.map(|(lsns, ticket)| (lsns[0], ticket))))
+        let submitted = match records.is_empty() {
+            true => Ok((self.next_lsn(), Ticket::done())),
+            false => self.core().submit(&records).map(|(lsns, ticket)| (lsns[0], ticket)),
+        };
+        StreamAppend(Append::new(submitted, begun, records.len(), self.core().writer()))
     }
 
     /// Returns a copy of a record. None if it is not there yet.
@@ -225,7 +227,8 @@ impl Stream {
 
     fn change(&self, change: impl Fn(&Table) -> Result<NewBounds>) -> StreamChange {
         let ticket = self.core().bound_soon(self, change);
-        StreamChange(Append::new(ticket.map(|ticket| (Lsn::FIRST, ticket))))
+        let changed = ticket.map(|ticket| (Lsn::FIRST, ticket));
+        StreamChange(Append::new(changed, None, 0, self.core().writer()))
     }
 
     /// Removes the stream: all of its records and its numbers. Stable on return. Its next record
