@@ -44,8 +44,9 @@ pub enum Error {
         /// What this version does not know.
         reason: String,
     },
-    /// Another process, or another [`Log`](crate::Log) of this one, has the log open for writing.
-    #[error("{}: another writer has the log open; one writer per log", path.display())]
+    /// Another process, or another [`Log`](crate::Log) or [`LogSet`](crate::LogSet) of this one, has
+    /// the log or set open for writing.
+    #[error("{}: another writer has it open; one writer per log or set", path.display())]
     Locked {
         /// The directory or device.
         path: PathBuf,
@@ -91,7 +92,7 @@ pub enum Error {
         /// The LSN of the next record.
         next: Lsn,
     },
-    /// The log was closed.
+    /// The log, or the set, was closed.
     #[error("the log is closed")]
     Closed,
 }

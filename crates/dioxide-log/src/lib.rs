@@ -19,10 +19,10 @@
 //! `format`, `index` and `batch` are values: the bytes of a log (docs/log-format.md), its records,
 //! and the frames of one write. A [`storage`] is a medium. `recover` reads a log as it was left,
 //! and `writer` continues it: it owns the control flow of appends, truncations and flushes. `pool`
-//! makes and frees segments. `reader` follows the writer, and `view` reads without one. Both go
-//! along the frames by a `cursor`. `streams` is a layer on top: many logs in one. [`observe`]
-//! reports events, for metrics and traces. `suite`, with the feature of that name, checks media of
-//! others.
+//! makes and frees segments, for one log or for those of a `set`. `reader` follows the writer, and
+//! `view` reads without one. Both go along the frames by a `cursor`. `streams` is a layer on top:
+//! many logs in one. [`observe`] reports events, for metrics and traces. `suite`, with the feature
+//! of that name, checks media of others.
 
 #![deny(unsafe_code)]
 #![cfg_attr(fuzzing, allow(missing_docs))]
@@ -40,6 +40,7 @@ mod options;
 mod pool;
 mod reader;
 mod recover;
+mod set;
 mod stats;
 pub mod storage;
 mod streams;
@@ -67,7 +68,8 @@ pub use lsn::Lsn;
 pub use options::LogOptions;
 pub use reader::{Follow, Iter, Record};
 pub use recover::Report;
-pub use stats::Stats;
+pub use set::LogSet;
+pub use stats::{SetStats, Stats};
 pub use streams::{
     Stream, StreamAppend, StreamChange, StreamFollow, StreamIter, StreamLog, StreamStats,
 };

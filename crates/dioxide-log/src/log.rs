@@ -8,7 +8,7 @@ use crate::index::Index;
 use crate::lsn::Lsn;
 use crate::observe::{self, Event};
 use crate::options::LogOptions;
-use crate::pool;
+use crate::pool::PoolThread;
 use crate::reader::{Follow, Iter};
 use crate::recover::{Member, Recovered, Report, recover};
 use crate::stats::Stats;
@@ -24,7 +24,6 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// A write-ahead log. Threads and tasks share it by reference. Clones are the same log.
@@ -52,8 +51,8 @@ struct Open {
 }
 
 enum OpenState {
-    /// With the thread of the pool.
-    Open(JoinHandle<()>),
+    /// With the thread of its pool.
+    Open(Arc<PoolThread>),
     Closed(Result<()>),
 }
 
@@ -89,11 +88,21 @@ impl LogOptions {
     /// As [`open`](Self::open).
     pub fn open_storage(&self, storage: Arc<dyn Storage>) -> Result<Log> {
         self.check()?;
+        let pool = PoolThread::start(storage.path(), self.retain_age)?;
+        self.open_with(storage, Arc::new(pool))
+    }
+
+    /// Opens a log that shares the thread of its pool.
+    pub(crate) fn open_with(
+        &self,
+        storage: Arc<dyn Storage>,
+        pool: Arc<PoolThread>,
+    ) -> Result<Log> {
         let begun = Instant::now();
         let recovered = match recover(storage.as_ref())? {
             Some(mut recovered) => {
                 recovered.check_content(self.content)?;
-                recovered.clear()?;
+                recovered.clear(storage.recycles())?;
                 let (log, report, took) = (storage.path(), &recovered.report, begun.elapsed());
                 observe::report(&Event::Recovery { log, report, took });
                 recovered
@@ -101,12 +110,8 @@ impl LogOptions {
             None if self.create => create(storage.as_ref(), self)?,
             None => return Err(Error::Missing { path: storage.path().into() }),
         };
-        let writer = Arc::new(Writer::new(storage.clone(), self.clone(), recovered)?);
-        let run = {
-            let writer = writer.clone();
-            move || pool::run(&writer)
-        };
-        let pool = threads::spawn("dioxide-log-pool", storage.path(), run)?;
+        let writer = Arc::new(Writer::new(storage, self.clone(), recovered, pool.bell())?);
+        pool.join(&writer);
         let state = Mutex::new(OpenState::Open(pool));
         Ok(Log(Arc::new(Open { writer, state, process: std::process::id() })))
     }
@@ -116,12 +121,11 @@ impl LogOptions {
 /// the header is not taken for a log that was never begun.
 fn create(storage: &dyn Storage, options: &LogOptions) -> Result<Recovered> {
     let mut segments = storage.segments()?;
-    if segments.is_empty() {
-        storage.create(options.segment_bytes)?;
-        segments = storage.segments()?;
-    }
-    let segment = segments.remove(0);
-    let segment_bytes = segment.bytes();
+    let segment_bytes = match segments.first() {
+        // An earlier creation was interrupted.
+        Some(segment) => segment.bytes(),
+        None => storage.segment_bytes(options.segment_bytes),
+    };
     let mut id = [0; 16];
     rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Error::system("draw a random name for", storage.path(), error))?;
@@ -130,7 +134,14 @@ fn create(storage: &dyn Storage, options: &LogOptions) -> Result<Recovered> {
         first: Lsn::FIRST, front: Lsn::FIRST, begun: now() };
     let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
     header.encode(&mut block);
-    segment.write(&block, 0, true)?;
+    match segments.first() {
+        Some(segment) => segment.write(&block, 0, true)?,
+        None => {
+            storage.begin(segment_bytes, &block)?;
+            segments = storage.segments()?;
+        }
+    }
+    let segment = segments.remove(0);
     let index = Index::new(Lsn::FIRST, Lsn::FIRST);
     Ok(Recovered::created(index, Member { header, segment }, segments))
 }
@@ -326,6 +337,10 @@ impl Log {
         self.writer().stats()
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
     /// Writes what is in flight, and closes the log for all clones. A later call on another clone
     /// waits for the first, and returns the same.
     ///
@@ -338,6 +353,11 @@ impl Log {
 }
 
 impl Open {
+    /// Whether the log was closed. Waits for a close that is running.
+    fn is_closed(&self) -> bool {
+        matches!(*self.state.lock().unwrap_or_else(PoisonError::into_inner), OpenState::Closed(_))
+    }
+
     fn close(&self) -> Result<()> {
         close(&self.writer, &mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -349,8 +369,7 @@ fn close(writer: &Arc<Writer>, state: &mut OpenState) -> Result<()> {
     }
     let result = writer.close();
     if let OpenState::Open(pool) = std::mem::replace(state, OpenState::Closed(Ok(()))) {
-        // It has no result. A panic has printed its message.
-        let _ = pool.join();
+        pool.leave(writer);
     }
     // The pool may have made or removed a segment until now.
     let result = result.and(writer.release());

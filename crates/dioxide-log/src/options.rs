@@ -73,8 +73,8 @@ impl LogOptions {
         self
     }
 
-    /// Sets how many free segments are kept for reuse. 4 by default; at least 1, at least 3 in a
-    /// log of streams. More are removed.
+    /// Sets how many free segments are kept for reuse, by a log or by all logs of a set together. 4
+    /// by default. Those that a log needs soon are kept as well, and more are removed.
     pub fn spare_segments(mut self, count: usize) -> Self {
         self.spare_segments = count;
         self

@@ -1,19 +1,179 @@
-//! The thread of a log that works off the path of appends. It makes the next segment ahead, removes
-//! surplus segments, and truncates the log as the options say.
+//! The thread that works off the path of appends, for one log or for all logs of a set. It makes
+//! the next segment of a log ahead, removes surplus segments, and truncates a log as the options
+//! say.
+//!
+//! A log rings when it may have work. The thread goes from log to log in the order in which they
+//! rang, and does one job for each. So a log waits for no more than one job of each other.
 
 use crate::batch::Purpose;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::lsn::Lsn;
 use crate::storage::Segment;
+use crate::threads;
 use crate::writer::{State, Writer, now};
-use std::sync::{Arc, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often the age of segments is checked at least, as a part of the age to retain.
 const AGE_CHECKS: u32 = 10;
 const AGE_CHECK_MIN: Duration = Duration::from_millis(100);
 
-/// One step of the thread.
+/// The thread, as the logs that share it see it. Dropping the last reference ends the thread.
+#[derive(Debug)]
+pub struct PoolThread {
+    queue: Arc<Queue>,
+    /// None once it is joined.
+    thread: Option<JoinHandle<()>>,
+    /// The process of the thread.
+    process: u32,
+}
+
+/// What the thread and the logs share.
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<QueueState>,
+    /// A log rang, or the thread ends.
+    work: Condvar,
+    /// The thread has done a job.
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct QueueState {
+    logs: BTreeMap<u64, Arc<Writer>>,
+    /// The number of the next log.
+    next: u64,
+    /// The logs that rang, each once.
+    rung: VecDeque<u64>,
+    /// The log that the thread works for.
+    working: Option<u64>,
+    ends: bool,
+}
+
+/// Where a log rings.
+#[derive(Debug)]
+pub struct Bell {
+    queue: Arc<Queue>,
+    number: u64,
+    /// It rang, and the thread did not yet look.
+    rung: AtomicBool,
+}
+
+impl Bell {
+    /// Lets the thread look for work of the log.
+    pub fn ring(&self) {
+        if !self.rung.swap(true, AcqRel) {
+            self.queue.lock().rung.push_back(self.number);
+            self.queue.work.notify_one();
+        }
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PoolThread {
+    /// Starts the thread. `path` is that of the log or set, for messages. Segments are checked for
+    /// this age.
+    pub fn start(path: &Path, retain_age: Option<Duration>) -> Result<Self> {
+        let queue = Arc::<Queue>::default();
+        let run = {
+            let queue = queue.clone();
+            move || run(&queue, retain_age)
+        };
+        let thread = Some(threads::spawn("dioxide-log-pool", path, run)?);
+        Ok(Self { queue, thread, process: std::process::id() })
+    }
+
+    /// A bell for a log that [joins](Self::join) next.
+    pub fn bell(&self) -> Bell {
+        let mut state = self.queue.lock();
+        let number = state.next;
+        state.next += 1;
+        Bell { queue: self.queue.clone(), number, rung: AtomicBool::new(false) }
+    }
+
+    /// Works for a log from now on.
+    pub fn join(&self, writer: &Arc<Writer>) {
+        self.queue.lock().logs.insert(writer.bell.number, writer.clone());
+        writer.bell.ring();
+    }
+
+    /// Works no more for a log. No job of it is running on return.
+    pub fn leave(&self, writer: &Writer) {
+        let number = writer.bell.number;
+        let mut state = self.queue.lock();
+        state.logs.remove(&number);
+        while state.working == Some(number) {
+            state = self.queue.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for PoolThread {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // The thread is that of the parent.
+            return;
+        }
+        self.queue.lock().ends = true;
+        self.queue.work.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It has no result. A panic has printed its message.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(queue: &Queue, retain_age: Option<Duration>) {
+    let pause = retain_age.map(|age| (age / AGE_CHECKS).max(AGE_CHECK_MIN));
+    let mut checked = Instant::now();
+    let mut state = queue.lock();
+    while !state.ends {
+        if let Some(pause) = pause
+            && checked.elapsed() >= pause
+        {
+            checked = Instant::now();
+            let logs: Vec<_> = state.logs.values().cloned().collect();
+            drop(state);
+            logs.iter().for_each(|writer| writer.bell.ring());
+            state = queue.lock();
+            continue;
+        }
+        let Some(number) = state.rung.pop_front() else {
+            state = match pause {
+                Some(pause) => {
+                    let left = pause.saturating_sub(checked.elapsed());
+                    let waited = queue.work.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => queue.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            continue;
+        };
+        let Some(writer) = state.logs.get(&number).cloned() else { continue };
+        state.working = Some(number);
+        drop(state);
+        // Before the look: what comes later rings again.
+        writer.bell.rung.store(false, Release);
+        if work_once(&writer) {
+            writer.bell.ring();
+        }
+        drop(writer);
+        state = queue.lock();
+        state.working = None;
+        queue.done.notify_all();
+    }
+}
+
+/// One step of the thread for a log.
 #[derive(Debug)]
 enum Job {
     /// Makes a segment: one that a thread waits for, or one ahead.
@@ -24,58 +184,40 @@ enum Job {
     Remove(Arc<dyn Segment>),
 }
 
-/// Works until the log is closed.
-pub fn run(writer: &Arc<Writer>) {
-    // The segment during which the last one was made ahead.
-    let mut made_during = 0;
+/// Does one job. False if there is none.
+fn work_once(writer: &Arc<Writer>) -> bool {
     let mut state = writer.lock();
-    while !state.pool.ends {
-        if let Some(lsn) = not_retained(writer, &state) {
-            let done = writer.truncate_front_now(state, lsn);
-            state = writer.lock();
-            match done {
-                // It may have freed the segment that a thread waits for.
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(error) => log::warn!("{error}"),
-            }
+    if let Some(lsn) = not_retained(writer, &state) {
+        match writer.truncate_front_now(state, lsn) {
+            // It may have freed the segment that a thread waits for.
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(error) => log::warn!("{error}"),
         }
-        match next_job(writer, &mut state, &mut made_during) {
-            Some(job) => {
-                drop(state);
-                work(writer, job);
-                state = writer.lock();
-            }
-            None => {
-                let pool = &writer.pool;
-                state = match writer.options.retain_age {
-                    Some(age) => {
-                        let pause = (age / AGE_CHECKS).max(AGE_CHECK_MIN);
-                        let waited = pool.wait_timeout(state, pause);
-                        waited.unwrap_or_else(PoisonError::into_inner).0
-                    }
-                    None => pool.wait(state).unwrap_or_else(PoisonError::into_inner),
-                };
-            }
-        }
+        state = writer.lock();
     }
+    let Some(job) = next_job(writer, &mut state) else { return false };
+    drop(state);
+    work(writer, job);
+    true
 }
 
-fn next_job(writer: &Writer, state: &mut State, made_during: &mut u64) -> Option<Job> {
+fn next_job(writer: &Writer, state: &mut State) -> Option<Job> {
     let number = state.chain().back().expect("a log has a segment").header.number;
     let wanted = std::mem::take(&mut state.pool.wanted);
     let left = writer.options.left_by(Purpose::Records);
     if state.pool.free.len() <= left {
-        let ahead = state.is_half_full() && *made_during != number && !writer.storage.is_fixed();
+        let is_new = state.pool.made_during != number;
+        let ahead = state.is_half_full() && is_new && !writer.storage.is_fixed();
         if wanted || ahead {
-            *made_during = number;
+            state.pool.made_during = number;
             return Some(Job::Create { wanted });
         }
     }
     if !state.pool.resting.is_empty() {
         return Some(Job::Rest(std::mem::take(&mut state.pool.resting)));
     }
-    let surplus = state.pool.free.len() > writer.options.spare_segments.max(left + 1);
+    let surplus = state.has_surplus(&writer.options);
     if surplus && !wanted && !writer.storage.is_fixed() {
         return state.pool.free.pop_back().map(Job::Remove);
     }

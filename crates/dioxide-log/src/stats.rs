@@ -21,7 +21,7 @@ pub struct Stats {
     pub write_ns: u64,
     /// Flushes by [`sync`](crate::Log::sync).
     pub syncs: u64,
-    /// Segments that were made.
+    /// Segments that were made, or taken from the pool of a set.
     pub segments_created: u64,
     /// Segments that became free for reuse.
     pub segments_freed: u64,
@@ -102,6 +102,52 @@ impl Counters {
             segments_created: self.created.load(Relaxed),
             segments_freed: self.freed.load(Relaxed),
             ..Stats::default()
+        }
+    }
+}
+
+/// Counters of the free segments that the logs of a set share, since it was opened. See
+/// [`LogSet::stats`](crate::LogSet::stats).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SetStats {
+    /// Segments that a log took. It makes another one if there is none.
+    pub segments_taken: u64,
+    /// Segments that a log gave.
+    pub segments_given: u64,
+    /// Segments that were removed, because more were free than the options keep.
+    pub segments_removed: u64,
+    /// Free segments now, without those of a log.
+    pub free_segments: u64,
+}
+
+/// The counters that [`SetStats`] shows.
+#[derive(Debug, Default)]
+pub struct PoolCounters {
+    taken: AtomicU64,
+    given: AtomicU64,
+    removed: AtomicU64,
+}
+
+impl PoolCounters {
+    pub fn on_taken(&self) {
+        self.taken.fetch_add(1, Relaxed);
+    }
+
+    pub fn on_given(&self) {
+        self.given.fetch_add(1, Relaxed);
+    }
+
+    pub fn on_removed(&self) {
+        self.removed.fetch_add(1, Relaxed);
+    }
+
+    pub fn stats(&self) -> SetStats {
+        SetStats {
+            segments_taken: self.taken.load(Relaxed),
+            segments_given: self.given.load(Relaxed),
+            segments_removed: self.removed.load(Relaxed),
+            ..SetStats::default()
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::format::{BLOCK_BYTES, LogId, block_of};
 use crate::index::{Index, Location, Place};
 use crate::lsn::Lsn;
 use crate::options::LogOptions;
+use crate::pool::Bell;
 use crate::recover::{Member, Recovered, Report, member_of};
 use crate::stats::{Counters, Stats};
 use crate::storage::{Mark, Segment, Storage};
@@ -72,8 +73,8 @@ pub struct Writer {
     advanced: Condvar,
     /// The driver has the lead, or ends.
     driver: Condvar,
-    /// The pool has work, or ends.
-    pub pool: Condvar,
+    /// Tells the thread of the pool that there is work.
+    pub bell: Bell,
     /// The appends in the batch that is being composed.
     composed: AtomicU64,
     /// The appends that the next leader expects.
@@ -136,7 +137,8 @@ pub struct Pool {
     /// The number of attempts to make a segment that was wanted, and the error of the last.
     pub attempts: u64,
     pub error: Option<Error>,
-    pub ends: bool,
+    /// The segment during which the last one was made ahead.
+    pub made_during: u64,
 }
 
 pub type Guard<'a> = MutexGuard<'a, State>;
@@ -197,6 +199,7 @@ impl Writer {
         storage: Arc<dyn Storage>,
         options: LogOptions,
         recovered: Recovered,
+        bell: Bell,
     ) -> Result<Self> {
         let Recovered { id, segment_bytes, index, mut chain, free, end, ended, report, .. } =
             recovered;
@@ -263,7 +266,7 @@ impl Writer {
             room: Condvar::new(),
             advanced: Condvar::new(),
             driver: Condvar::new(),
-            pool: Condvar::new(),
+            bell,
             composed: AtomicU64::new(0),
             expected: AtomicU64::new(0),
             visible,
@@ -440,7 +443,7 @@ impl Writer {
                 return Err(Error::Full(Arc::new(error.clone())));
             }
             state.pool.wanted = true;
-            self.pool.notify_one();
+            self.bell.ring();
             state = self.wait(&self.room, state);
             state.check()?;
             if state.batch.ended() || state.batch.header().number != number {
@@ -614,7 +617,7 @@ impl Writer {
             .map(|member| member.segment.clone());
         let left = self.options.left_by(Purpose::Records);
         if state.pool.free.len() <= left && state.is_half_full() {
-            self.pool.notify_one();
+            self.bell.ring();
         }
         let progress = Progress {
             next: state.index.next().min(state.back),
@@ -659,8 +662,8 @@ impl Writer {
             self.counters.on_freed();
             self.room.notify_all();
         }
-        if !state.pool.resting.is_empty() || state.pool.free.len() > self.options.spare_segments {
-            self.pool.notify_one();
+        if !state.pool.resting.is_empty() || state.has_surplus(&self.options) {
+            self.bell.ring();
         }
     }
 
@@ -871,9 +874,7 @@ impl Writer {
         let result = self.close_frames(state);
         let mut state = self.lock();
         state.closed = true;
-        state.pool.ends = true;
         self.driver.notify_all();
-        self.pool.notify_all();
         self.room.notify_all();
         let waiting = self.show(&mut state);
         drop(state);
@@ -1095,6 +1096,12 @@ impl State {
     /// Whether a segment is free with this front.
     fn frees(&self, front: Lsn) -> bool {
         self.chain.get(1).is_some_and(|next| next.header.first <= front)
+    }
+
+    /// Whether more segments are free than the log keeps. It keeps those that it needs soon.
+    pub fn has_surplus(&self, options: &LogOptions) -> bool {
+        let soon = options.left_by(Purpose::Records) + usize::from(self.is_half_full());
+        self.pool.free.len() > options.spare_segments.max(soon)
     }
 
     /// Whether the segment that is being written is more than half full.

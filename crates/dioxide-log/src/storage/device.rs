@@ -175,6 +175,10 @@ impl Storage for Device {
         Ok((0..count).map(|number| self.segment(number)).collect())
     }
 
+    fn segment_bytes(&self, _bytes: u64) -> u64 {
+        self.segment_bytes
+    }
+
     fn create(&self, _bytes: u64) -> Result<Arc<dyn Segment>> {
         if self.is_used.load(Acquire) {
             return Err(Error::DeviceFull(self.count as usize));

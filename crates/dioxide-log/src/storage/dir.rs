@@ -1,7 +1,8 @@
 //! A log in a directory. Each segment is a file of fixed size, filled with zeros before its first
 //! use. A file keeps its name for ever, so no use of it changes the directory.
 
-use super::{Mark, Segment, Storage, file};
+use super::pool_dir::PoolDir;
+use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
 use dioxide::{Durability, File, OpenOptions};
 use rustix::fs::FlockOperation;
@@ -24,10 +25,10 @@ const MARK: &str = "mark";
 #[derive(Debug)]
 pub struct Dir {
     path: PathBuf,
-    /// Open and locked, for a writer.
-    lock: Mutex<Option<fs::File>>,
-    /// The process that has the lock. A child has the open file as well.
-    process: u32,
+    /// For a writer.
+    lock: Option<Lock>,
+    /// Where free segments come from and go to, for a log of a set.
+    pool: Option<Arc<PoolDir>>,
     /// The number in the next new name.
     next_name: AtomicU64,
     /// The file of the mark. Open once it was used.
@@ -43,6 +44,11 @@ impl Dir {
     /// [`Error::Locked`] if there is another writer, [`Error::Missing`] if there is no directory,
     /// or the kernel's error.
     pub fn open(path: &Path, create: bool) -> Result<Self> {
+        Self::open_in(path, create, None)
+    }
+
+    /// Opens a directory whose free segments come from this pool, and go there.
+    pub(crate) fn open_in(path: &Path, create: bool, pool: Option<Arc<PoolDir>>) -> Result<Self> {
         let missing = !path.exists();
         if missing && !create {
             return Err(Error::Missing { path: path.into() });
@@ -50,16 +56,16 @@ impl Dir {
         if missing {
             create_dirs(path)?;
         }
-        let lock = open_lock(&path.join(LOCK))?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
-            match error {
-                rustix::io::Errno::WOULDBLOCK => Error::Locked { path: path.into() },
-                error => Error::system("lock", path, error),
-            }
-        })?;
+        if path.join(set_dir::POOL).exists() {
+            let reason = "a set of logs, not a log; open one of the logs in it";
+            return Err(Error::Options(format!("{}: {reason}", path.display())));
+        }
+        let lock = Lock::take(path, LOCK)?;
         remove_if_there(&path.join(UNFINISHED))?;
-        let dir = Self::new(path, Some(lock));
-        let next = dir.names()?.into_iter().map(|(number, _)| number + 1).max();
+        // A process that was killed may not have synced its last names.
+        sync_dir(path)?;
+        let next = segment_names(path)?.into_iter().map(|(number, _)| number + 1).max();
+        let dir = Self { lock: Some(lock), pool, ..Self::new(path) };
         dir.next_name.store(next.unwrap_or(0), Relaxed);
         Ok(dir)
     }
@@ -73,13 +79,12 @@ impl Dir {
         if !path.is_dir() {
             return Err(Error::Missing { path: path.into() });
         }
-        Ok(Self::new(path, None))
+        Ok(Self::new(path))
     }
 
-    fn new(path: &Path, lock: Option<fs::File>) -> Self {
-        let (lock, process) = (Mutex::new(lock), std::process::id());
-        let (next_name, mark, has_warned) = Default::default();
-        Self { path: path.into(), lock, process, next_name, mark, has_warned }
+    fn new(path: &Path) -> Self {
+        let (lock, pool, next_name, mark, has_warned) = Default::default();
+        Self { path: path.into(), lock, pool, next_name, mark, has_warned }
     }
 
     /// Uses the file of the mark, and opens it if that was not done.
@@ -95,29 +100,32 @@ impl Dir {
         with(mark.as_ref().expect("it was opened"))
     }
 
-    /// The numbers and paths of the segments.
-    fn names(&self) -> Result<Vec<(u64, PathBuf)>> {
-        let failed = |error| Error::system("list", &self.path, error);
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
-            let number = name.to_str().and_then(|name| name.strip_prefix(SEGMENT_PREFIX));
-            if let Some(number) = number.and_then(|number| number.parse().ok()) {
-                names.push((number, self.path.join(name)));
-            }
+    /// Makes a segment with this first block, of zeros otherwise, unless the pool has one.
+    fn make(&self, bytes: u64, head: Option<&[u8]>) -> Result<Arc<dyn Segment>> {
+        let path = self.path.join(segment_name(self.next_name.fetch_add(1, Relaxed)));
+        let taken = match &self.pool {
+            Some(pool) => pool.take(bytes, head, &self.path, &path)?,
+            None => false,
+        };
+        if !taken {
+            self.fill(&path, bytes, head)?;
         }
-        names.sort();
-        Ok(names)
+        Ok(Arc::new(SegmentFile::new(path, bytes)))
     }
 
-    /// Makes a file of zeros under a name that no reader looks at.
-    fn fill(&self, path: &Path, bytes: u64) -> Result<()> {
-        remove_if_there(path)?;
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).capacity(bytes);
-        let file = options.open(path)?;
-        file::fill(&file, bytes)?;
-        Ok(file.close()?)
+    /// Makes a file of zeros, first under a name that no reader looks at.
+    fn fill(&self, path: &Path, bytes: u64, head: Option<&[u8]>) -> Result<()> {
+        let unfinished = self.path.join(UNFINISHED);
+        let made = fill(&unfinished, bytes, head).and_then(|()| {
+            fs::rename(&unfinished, path)
+                .map_err(|error| Error::system("rename", &unfinished, error))?;
+            sync_dir(&self.path)
+        });
+        if made.is_err() {
+            // Its space is needed. The error of the first failure counts.
+            let _ = fs::remove_file(&unfinished);
+        }
+        made
     }
 }
 
@@ -128,7 +136,7 @@ impl Storage for Dir {
 
     fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
         let mut segments = Vec::<Arc<dyn Segment>>::new();
-        for (_, path) in self.names()? {
+        for (_, path) in segment_names(&self.path)? {
             let metadata = match fs::metadata(&path) {
                 // Removed since.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -140,25 +148,23 @@ impl Storage for Dir {
     }
 
     fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
-        let unfinished = self.path.join(UNFINISHED);
-        let number = self.next_name.fetch_add(1, Relaxed);
-        let path = self.path.join(format!("{SEGMENT_PREFIX}{number:06}"));
-        let made = self.fill(&unfinished, bytes).and_then(|()| {
-            fs::rename(&unfinished, &path)
-                .map_err(|error| Error::system("rename", &unfinished, error))?;
-            sync_dir(&self.path)
-        });
-        if let Err(error) = made {
-            // Its space is needed. The error of the first failure counts.
-            let _ = fs::remove_file(&unfinished);
-            return Err(error);
-        }
-        Ok(Arc::new(SegmentFile::new(path, bytes)))
+        self.make(bytes, None)
+    }
+
+    fn begin(&self, bytes: u64, header: &[u8]) -> Result<Arc<dyn Segment>> {
+        self.make(bytes, Some(header))
     }
 
     fn remove(&self, segment: &dyn Segment) -> Result<()> {
         segment.rest()?;
-        remove_if_there(segment.path())
+        match &self.pool {
+            Some(pool) => pool.give(segment.path(), segment.bytes(), &self.path),
+            None => remove_if_there(segment.path()),
+        }
+    }
+
+    fn recycles(&self) -> bool {
+        self.pool.is_some()
     }
 
     fn publish(&self, mark: Mark) {
@@ -184,17 +190,45 @@ impl Storage for Dir {
     }
 
     fn release(&self) {
-        if self.process != std::process::id() {
-            return;
-        }
-        if let Some(lock) = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // Closing it would do, unless a child has it.
-            let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
+        if let Some(lock) = &self.lock {
+            lock.release();
         }
     }
 }
 
-impl Drop for Dir {
+/// The lock of a directory. Dropping it unlocks.
+#[derive(Debug)]
+pub(super) struct Lock {
+    file: Mutex<Option<fs::File>>,
+    /// The process that has the lock. A child has the open file as well.
+    process: u32,
+}
+
+impl Lock {
+    /// Locks a file of this name, which it makes if it is missing.
+    pub fn take(dir: &Path, name: &str) -> Result<Self> {
+        let file = open_lock(&dir.join(name))?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+            match error {
+                rustix::io::Errno::WOULDBLOCK => Error::Locked { path: dir.into() },
+                error => Error::system("lock", dir, error),
+            }
+        })?;
+        Ok(Self { file: Mutex::new(Some(file)), process: std::process::id() })
+    }
+
+    pub fn release(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Closing it would do, unless a child has it.
+            let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
+        }
+    }
+}
+
+impl Drop for Lock {
     fn drop(&mut self) {
         self.release();
     }
@@ -202,7 +236,7 @@ impl Drop for Dir {
 
 /// A file, and the handles that were needed so far.
 #[derive(Debug)]
-struct SegmentFile {
+pub(super) struct SegmentFile {
     path: PathBuf,
     bytes: u64,
     handles: Mutex<Handles>,
@@ -216,7 +250,7 @@ struct Handles {
 }
 
 impl SegmentFile {
-    fn new(path: PathBuf, bytes: u64) -> Self {
+    pub fn new(path: PathBuf, bytes: u64) -> Self {
         Self { path, bytes, handles: Mutex::default() }
     }
 
@@ -298,6 +332,39 @@ impl Segment for SegmentFile {
     }
 }
 
+/// The name of a segment with this number.
+pub(super) fn segment_name(number: u64) -> String {
+    format!("{SEGMENT_PREFIX}{number:06}")
+}
+
+/// The segments of a directory: the numbers in their names, and their paths.
+pub(super) fn segment_names(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let failed = |error| Error::system("list", dir, error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(SEGMENT_PREFIX));
+        if let Some(number) = number.and_then(|number| number.parse().ok()) {
+            names.push((number, dir.join(name)));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Makes a file of zeros but for this first block. It is stable on return, its name is not.
+fn fill(path: &Path, bytes: u64, head: Option<&[u8]>) -> Result<()> {
+    remove_if_there(path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).capacity(bytes);
+    let file = options.open(path)?;
+    file::fill(&file, bytes)?;
+    if let Some(block) = head {
+        file.write_at(block, 0)?;
+    }
+    Ok(file.close()?)
+}
+
 fn open_lock(path: &Path) -> Result<fs::File> {
     fs::OpenOptions::new()
         .read(true)
@@ -308,7 +375,7 @@ fn open_lock(path: &Path) -> Result<fs::File> {
         .map_err(|error| Error::system("open", path, error))
 }
 
-fn remove_if_there(path: &Path) -> Result<()> {
+pub(super) fn remove_if_there(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::system("remove", path, error))
@@ -318,7 +385,7 @@ fn remove_if_there(path: &Path) -> Result<()> {
 }
 
 /// Makes a directory and those above it that are missing. Their names are stable on return.
-fn create_dirs(path: &Path) -> Result<()> {
+pub(super) fn create_dirs(path: &Path) -> Result<()> {
     let missing = path.ancestors().take_while(|dir| *dir != Path::new("") && !dir.exists());
     let missing: Vec<_> = missing.collect();
     fs::create_dir_all(path).map_err(|error| Error::system("create", path, error))?;
@@ -329,7 +396,7 @@ fn create_dirs(path: &Path) -> Result<()> {
 }
 
 /// Makes the names of a directory stable.
-fn sync_dir(path: &Path) -> Result<()> {
+pub(super) fn sync_dir(path: &Path) -> Result<()> {
     fs::File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(|error| Error::system("sync", path, error))

@@ -6,6 +6,9 @@ pub mod dir;
 pub mod file;
 mod mark;
 pub mod memory;
+mod pool_dir;
+pub(crate) mod set_dir;
+pub(crate) mod steps;
 
 pub use mark::Mark;
 
@@ -26,14 +29,31 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// The medium's error.
     fn segments(&self) -> Result<Vec<Arc<dyn Segment>>>;
 
-    /// Makes a segment of `bytes` zeros. It and its name are stable on return. A fixed storage
-    /// makes all its segments by the first call, and returns one of them.
+    /// Makes a segment of `bytes` zeros, or takes one that is not blank behind its first block. It
+    /// and its name are stable on return. A fixed storage makes all its segments by the first call,
+    /// and returns one of them.
     ///
     /// # Errors
     ///
     /// The medium's error. [`Error::is_no_space`](crate::Error::is_no_space) holds if there is no
     /// space.
     fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>>;
+
+    /// The size of the segments of a new log, if the options say `bytes`.
+    fn segment_bytes(&self, bytes: u64) -> u64 {
+        bytes
+    }
+
+    /// Makes the first segment of a log, with this header. It and its name are stable on return.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    fn begin(&self, bytes: u64, header: &[u8]) -> Result<Arc<dyn Segment>> {
+        let segment = self.create(bytes)?;
+        segment.write(header, 0, true)?;
+        Ok(segment)
+    }
 
     /// Whether the number of segments is fixed, so that none is made or removed later.
     fn is_fixed(&self) -> bool {
@@ -46,6 +66,11 @@ pub trait Storage: Debug + Send + Sync + 'static {
     ///
     /// The medium's error.
     fn remove(&self, segment: &dyn Segment) -> Result<()>;
+
+    /// Whether [`create`](Self::create) may return a segment that was removed, with its old frames.
+    fn recycles(&self) -> bool {
+        false
+    }
 
     /// Shows readers of other processes how far the log is stable. A failure is no failure of the
     /// log: readers wait longer.

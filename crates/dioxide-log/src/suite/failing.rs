@@ -73,6 +73,21 @@ impl Storage for Failing {
         }
     }
 
+    fn segment_bytes(&self, bytes: u64) -> u64 {
+        self.inner.segment_bytes(bytes)
+    }
+
+    fn begin(&self, bytes: u64, header: &[u8]) -> Result<Arc<dyn Segment>> {
+        match self.left.fate() {
+            Fate::Works => Ok(self.segment(self.inner.begin(bytes, header)?)),
+            Fate::Ends | Fate::Ended => Err(ended(self.path())),
+        }
+    }
+
+    fn recycles(&self) -> bool {
+        self.inner.recycles()
+    }
+
     fn is_fixed(&self) -> bool {
         self.inner.is_fixed()
     }
