@@ -44,8 +44,8 @@ pub enum Error {
         /// What this version does not know.
         reason: String,
     },
-    /// Another process, or another [`Log`](crate::Log) or [`LogSet`](crate::LogSet) of this one, has
-    /// the log or set open for writing.
+    /// Another process, or another [`Log`](crate::Log) or [`LogSet`](crate::LogSet) of this one,
+    /// has the log or set open for writing.
     #[error("{}: another writer has it open; one writer per log or set", path.display())]
     Locked {
         /// The directory or device.

@@ -102,7 +102,7 @@ impl LogOptions {
         let recovered = match recover(storage.as_ref())? {
             Some(mut recovered) => {
                 recovered.check_content(self.content)?;
-                recovered.clear(storage.recycles())?;
+                recovered.clear()?;
                 let (log, report, took) = (storage.path(), &recovered.report, begun.elapsed());
                 observe::report(&Event::Recovery { log, report, took });
                 recovered

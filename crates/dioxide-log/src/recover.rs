@@ -414,21 +414,15 @@ impl Recovered {
     /// write can follow a frame of this writer.
     ///
     /// A torn first write of the next segment may have left frames without their header, in any
-    /// free segment. The next segment gets the same number, so those that it may be are searched:
-    /// the first one, and with a storage that recycles also those that come back.
-    pub fn clear(&mut self, recycles: bool) -> Result<()> {
+    /// free segment. The next segment gets the same number, so the one that it will be is searched.
+    pub fn clear(&mut self) -> Result<()> {
         let last = self.chain.back().expect("the last segment");
         if let Some(end) = self.remnants.iter().map(|remnant| remnant.offset + remnant.bytes).max()
         {
             write_zeros(last.segment.as_ref(), self.end, end)?;
             self.remnants.clear();
         }
-        let searched = match (self.report.closed, recycles) {
-            (true, _) => 0,
-            (false, false) => 1,
-            (false, true) => self.free.len(),
-        };
-        for next in self.free.iter().take(searched) {
+        if let Some(next) = self.free.first().filter(|_| !self.report.closed) {
             let life = Some((last.header.number + 1) as u32);
             let torn = Search { log: self.id, life, bytes: self.segment_bytes };
             let mut found = Vec::new();

@@ -103,8 +103,8 @@ impl LogSet {
         LogOptions::new().open_set(path)
     }
 
-    /// Returns a log of the set, and opens it if it is not open. Creates it if it is missing, unless
-    /// [`create`](LogOptions::create) is not set.
+    /// Returns a log of the set, and opens it if it is not open. Creates it if it is missing and
+    /// [`create`](LogOptions::create) is set.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl LogSet {
         self.set().dir.names()
     }
 
-    /// Removes a log with all its records, durably. The log was closed. The pool takes its segments,
-    /// as far as it has room.
+    /// Removes a log with all its records, durably. The log was closed. The pool takes its
+    /// segments, as far as it has room.
     ///
     /// # Errors
     ///
@@ -232,4 +232,256 @@ fn is_idle(place: &Place) -> bool {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::storage::steps::Step;
+    use std::fs;
+    use std::io;
+    use std::path::PathBuf;
+
+    const SEEDS: u64 = 100;
+    const LIVES: u64 = 4;
+    const SPARE: usize = 2;
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+
+    /// A file system whose power fails before a step.
+    #[derive(Debug)]
+    struct PowerCut {
+        state: Mutex<Taken>,
+        /// The kinds of steps that it only seems to take.
+        skips: fn(&Step<'_>) -> bool,
+    }
+
+    #[derive(Debug)]
+    struct Taken {
+        /// Steps until the power fails.
+        left: u64,
+        /// The names that are not stable.
+        unstable: Vec<Renamed>,
+    }
+
+    /// The old name and the new one, and which of the two directories were synced.
+    type Renamed = (PathBuf, PathBuf, [bool; 2]);
+
+    impl PowerCut {
+        fn new(left: u64, unstable: Vec<Renamed>, skips: fn(&Step<'_>) -> bool) -> Arc<Self> {
+            Arc::new(Self { state: Mutex::new(Taken { left, unstable }), skips })
+        }
+
+        /// Copies a set as a kill leaves it, and returns the names that are not stable yet. With
+        /// `loses` as a power cut leaves it: those are the old ones.
+        fn copy(&self, from: &Path, to: &Path, loses: bool) -> Vec<Renamed> {
+            let state = locked(&self.state);
+            copy_all(from, to);
+            let at = |path: &Path| to.join(path.strip_prefix(from).expect("a path in the set"));
+            let renamed = |(old, new, synced): &Renamed| (at(old), at(new), *synced);
+            let unstable: Vec<_> = state.unstable.iter().map(renamed).collect();
+            if !loses {
+                return unstable;
+            }
+            for (old, new, _) in unstable.iter().rev() {
+                // Without the directory of a log that was removed meanwhile.
+                if new.exists() && old.parent().is_some_and(Path::exists) {
+                    fs::rename(new, old).expect("it is renamed");
+                }
+            }
+            Vec::new()
+        }
+    }
+
+    impl Steps for PowerCut {
+        fn take(&self, step: Step<'_>) -> Result<()> {
+            let mut state = locked(&self.state);
+            let Some(left) = state.left.checked_sub(1) else {
+                let error = io::Error::other("the power has failed");
+                return Err(Error::system("change", Path::new("set"), error));
+            };
+            state.left = left;
+            if (self.skips)(&step) {
+                return Ok(());
+            }
+            FileSystem.take(step)?;
+            match step {
+                Step::Rename { from, to } => {
+                    state.unstable.push((from.into(), to.into(), [false; 2]));
+                }
+                Step::Sync(dir) => {
+                    for (from, to, synced) in &mut state.unstable {
+                        synced[0] |= from.parent() == Some(dir);
+                        synced[1] |= to.parent() == Some(dir);
+                    }
+                    state.unstable.retain(|(_, _, synced)| *synced != [true; 2]);
+                }
+                _ => {}
+            }
+            Ok(())
+        }
+    }
+
+    fn copy_all(from: &Path, to: &Path) {
+        fs::create_dir(to).expect("a new directory");
+        for entry in fs::read_dir(from).expect("a directory").flatten() {
+            let (path, copy) = (entry.path(), to.join(entry.file_name()));
+            match path.is_dir() {
+                true => copy_all(&path, &copy),
+                // The thread of the set may finish a segment meanwhile.
+                false => drop(fs::copy(path, copy)),
+            }
+        }
+    }
+
+    /// The records of each log: the number of the first, and their markers.
+    type Model = BTreeMap<&'static str, (u64, Vec<u64>)>;
+
+    fn found(set: &LogSet) -> Result<Model> {
+        let mut model = Model::new();
+        for name in set.names()? {
+            let log = set.log(&name)?;
+            let mut markers = Vec::new();
+            for record in log.iter_from(log.first_lsn()) {
+                let (_, record) = record?;
+                markers.push(u64::from_le_bytes(record[..8].try_into().expect("a marker")));
+            }
+            let name = NAMES.into_iter().find(|known| *known == name).expect("a known name");
+            model.insert(name, (log.first_lsn().0, markers));
+        }
+        Ok(model)
+    }
+
+    fn options() -> LogOptions {
+        LogOptions::new().segment_bytes(64 << 10).spare_segments(SPARE)
+    }
+
+    /// Changes one of the logs, and the model if that succeeds. Returns the model if the change is
+    /// there.
+    fn change(
+        set: &LogSet,
+        rng: &mut fastrand::Rng,
+        model: &Model,
+        marker: &mut u64,
+    ) -> (Model, Result<()>) {
+        let name = NAMES[rng.usize(..NAMES.len())];
+        let mut changed = model.clone();
+        let log = match set.log(name) {
+            Ok(log) => log,
+            // A log without a record is as good as none.
+            Err(error) => return (changed, Err(error)),
+        };
+        let (first, markers) = changed.entry(name).or_insert((1, Vec::new()));
+        let outcome = match rng.u32(..24) {
+            0 => {
+                changed.remove(name);
+                log.close().and_then(|()| set.remove(name))
+            }
+            1 => log.close(),
+            2..8 => {
+                let removed = rng.usize(..=markers.len());
+                markers.drain(..removed);
+                *first += removed as u64;
+                log.truncate_front(Lsn(*first))
+            }
+            _ => {
+                *marker += 1;
+                markers.push(*marker);
+                let mut record = marker.to_le_bytes().to_vec();
+                record.resize(rng.usize(8..50_000), *marker as u8);
+                log.append(&record).map(drop)
+            }
+        };
+        (changed, outcome)
+    }
+
+    /// Logs that are not empty.
+    fn filled(model: &Model) -> Model {
+        let filled = model.iter().filter(|(_, (first, markers))| *first > 1 || !markers.is_empty());
+        filled.map(|(name, log)| (*name, log.clone())).collect()
+    }
+
+    /// Checks that each file of a set is one of a log, or a free segment.
+    fn check_files(path: &Path) -> Result<(), String> {
+        let files = |dir: &Path| {
+            let entries = fs::read_dir(dir).expect("a directory").flatten();
+            entries.map(|entry| entry.file_name().into_string().expect("text")).collect::<Vec<_>>()
+        };
+        for name in files(path) {
+            let known = NAMES.contains(&&*name) || [".lock", ".pool"].contains(&&*name);
+            if !known {
+                return Err(format!("{name} is left"));
+            }
+        }
+        match files(&path.join(".pool")).len() {
+            0..=SPARE => Ok(()),
+            count => Err(format!("{count} free segments")),
+        }
+    }
+
+    /// A program over several lives, each of which ends before some step. Fails with a description.
+    fn play(seed: u64, skips: fn(&Step<'_>) -> bool) -> Result<(), String> {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let root = tempfile::tempdir_in(".").expect("a directory");
+        let path = |life: u64| root.path().join(format!("set {life}"));
+        fs::create_dir(path(0)).expect("a directory");
+        let (mut states, mut unstable, mut marker) = (vec![Model::new()], Vec::new(), 0);
+        for life in 0..LIVES {
+            let steps = PowerCut::new(rng.u64(..80), unstable, skips);
+            let set = options().open_set_by(&path(life), steps.clone()).ok();
+            if let Some(set) = &set {
+                check_files(&path(life))?;
+                let opened = found(set).map_err(|error| format!("life {life}: {error}"))?;
+                let mut model = filled(&opened);
+                if !states.contains(&model) {
+                    return Err(format!("life {life} opened {model:?} instead of {states:?}"));
+                }
+                states = vec![model.clone()];
+                for _ in 0..rng.u64(..150) {
+                    let (changed, outcome) = change(set, &mut rng, &model, &mut marker);
+                    if outcome.is_err() {
+                        states.push(filled(&changed));
+                        break;
+                    }
+                    model = changed;
+                    states = vec![filled(&model)];
+                }
+            }
+            // Before the set is closed, which a crash does not wait for.
+            unstable = steps.copy(&path(life), &path(life + 1), rng.bool());
+        }
+        let set = options().open_set(path(LIVES)).map_err(|error| error.to_string())?;
+        check_files(&path(LIVES))?;
+        let last = filled(&found(&set).map_err(|error| format!("the last life: {error}"))?);
+        match states.contains(&last) {
+            true => Ok(()),
+            false => Err(format!("the last life has {last:?} instead of {states:?}")),
+        }
+    }
+
+    #[test]
+    fn a_crash_between_any_two_steps_loses_no_log_and_no_space() {
+        for seed in 0..SEEDS {
+            if let Err(reason) = play(seed, |_| false) {
+                panic!("seed {seed}: {reason}");
+            }
+        }
+    }
+
+    /// The control: a segment with the header of another log is found.
+    #[test]
+    fn a_segment_that_keeps_its_header_is_corrupt_in_another_log() {
+        let errors = (0..SEEDS).filter_map(|seed| {
+            play(seed, |step| matches!(step, Step::Head { block, .. } if block[0] == 0)).err()
+        });
+        let foreign = |error: &String| error.contains("a segment of log");
+        assert!(errors.filter(foreign).count() > SEEDS as usize / 4);
+    }
+
+    /// The control: names that are not synced lose records.
+    #[test]
+    fn names_that_are_not_synced_lose_logs() {
+        let lost = |seed: &u64| play(*seed, |step| matches!(step, Step::Sync(_))).is_err();
+        assert!((0..SEEDS).filter(lost).count() > SEEDS as usize / 4);
+    }
 }

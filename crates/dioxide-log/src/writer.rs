@@ -73,7 +73,7 @@ pub struct Writer {
     advanced: Condvar,
     /// The driver has the lead, or ends.
     driver: Condvar,
-    /// Tells the thread of the pool that there is work.
+    /// Where it rings when the thread of the pool has work.
     pub bell: Bell,
     /// The appends in the batch that is being composed.
     composed: AtomicU64,

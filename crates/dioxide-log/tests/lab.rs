@@ -1,4 +1,4 @@
-//! A log on real media: on a block device, and by a process that is killed.
+//! Logs on real media: on a block device, and by a process that is killed.
 
 use dioxide_log::storage::Storage;
 use dioxide_log::storage::device::Device;
@@ -198,6 +198,69 @@ fn append_for_ever(acks: &Acks, args: &[String]) {
     });
 }
 
+const LOGS: u64 = 8;
+
+fn set_options() -> LogOptions {
+    options().spare_segments(3)
+}
+
+/// Threads that append to the logs of a set for ever, and truncate them. Each acknowledgement is
+/// the number of a log, an LSN, and 1 for a truncation of the front to it.
+fn append_to_a_set_for_ever(acks: &Acks, args: &[String]) {
+    let set = set_options().open_set(&args[0]).expect("it opens");
+    thread::scope(|scope| {
+        for number in 0..LOGS {
+            let set = &set;
+            scope.spawn(move || {
+                let log = set.log(&number.to_string()).expect("it opens");
+                loop {
+                    let lsn = log.append(&record_of(number, log.next_lsn())).expect("appended");
+                    acks.send([number, lsn.0, 0]);
+                    // So the logs give and take segments at different times.
+                    if lsn.0.is_multiple_of(100 + 20 * number) {
+                        log.truncate_front(Lsn(lsn.0 - 50)).expect("it is truncated");
+                        acks.send([number, lsn.0 - 50, 1]);
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn record_of(number: u64, lsn: Lsn) -> Vec<u8> {
+    [number, lsn.0].map(u64::to_le_bytes).concat().repeat(300)
+}
+
+fn a_killed_process_loses_nothing_of_a_set(dir: TestDir) -> TrialResult {
+    let path = dir.join("set");
+    for round in 0..5 {
+        let mut child = child::spawn("append-to-set", &[path.to_str().expect("a name")])?;
+        child.wait_for_acks(2000 + 500 * round, LIMIT)?;
+        let refused = set_options().open_set(&path);
+        assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
+        let acks = child.kill_9()?;
+        let set = set_options().open_set(&path)?;
+        assert!(set.stats().free_segments <= 3, "{:?}", set.stats());
+        for number in 0..LOGS {
+            let of_log = || acks.iter().filter(|ack| ack[0] == number);
+            let log = set.log(&number.to_string())?;
+            let (first, next) = (log.first_lsn(), log.next_lsn());
+            let front = of_log().filter(|ack| ack[2] == 1).map(|ack| ack[1]).max();
+            let last = of_log().map(|ack| ack[1]).max();
+            assert!(first.0 >= front.unwrap_or(1) && next.0 > last.unwrap_or(0));
+            let mut lsn = first;
+            for record in log.iter_from(first) {
+                let (found, record) = record?;
+                assert_eq!((found, record), (lsn, record_of(number, lsn)));
+                lsn = lsn.next();
+            }
+            assert_eq!(lsn, next, "an acknowledged record is lost");
+        }
+        set.close()?;
+    }
+    Ok(())
+}
+
 fn a_killed_process_loses_nothing_acknowledged(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let mut next = 1;
@@ -354,12 +417,20 @@ fn trials() -> Vec<Trial> {
         "a_killed_process_loses_nothing_of_its_streams",
         a_killed_process_loses_nothing_of_its_streams,
     );
-    on_devices.into_iter().chain(killed).chain(of_streams).collect()
+    let of_a_set = lab_trials(
+        "a_killed_process_loses_nothing_of_a_set",
+        a_killed_process_loses_nothing_of_a_set,
+    );
+    on_devices.into_iter().chain(killed).chain(of_streams).chain(of_a_set).collect()
 }
 
 fn main() -> ExitCode {
     dioxide_testkit::run(
-        &[("append", append_for_ever), ("append-to-streams", append_to_streams_for_ever)],
+        &[
+            ("append", append_for_ever),
+            ("append-to-streams", append_to_streams_for_ever),
+            ("append-to-set", append_to_a_set_for_ever),
+        ],
         trials,
     )
 }

@@ -46,6 +46,9 @@ use std::path::PathBuf;
 ///
 /// `dioxide` is File::append by each thread.
 ///
+/// `dioxide-log-set` is Log::append by each thread, to a log of its own in one LogSet of the crate
+/// dioxide-log. Its directory is removed at the end.
+///
 /// `dioxide-queue` is one thread with one Queue for all logs, which has an append to each
 /// outstanding.
 ///
@@ -144,7 +147,7 @@ mod tests {
         for path in
             ["mutex", "buffered-group", "buffered-batch", "gathered-tasks", "kernel", "dioxide"]
                 .into_iter()
-                .chain(["dioxide-log", "dioxide-log-batch", "dioxide-log-tasks"])
+                .chain(["dioxide-log", "dioxide-log-batch", "dioxide-log-tasks", "dioxide-log-set"])
         {
             assert!(help.to_string().contains(&format!("`{path}` is ")), "{path} in {help}");
         }

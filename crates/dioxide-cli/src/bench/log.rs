@@ -21,13 +21,17 @@ use super::task::Task;
 use super::tasks::{self, Gatherer, Tasks};
 use super::tickets::Tickets;
 use super::work::{Point, Route, Space};
-use super::write_ahead::{self, Batch, WriteAhead};
+use super::write_ahead::{self, Batch, WriteAhead, WriteAheadSet};
 use anyhow::{Context, Result};
 use dioxide::{AsyncFile, Durability, Growth, OpenOptions, Queue};
+use dioxide_log::LogOptions;
 use fastrand::Rng;
 use std::fs::File;
 use std::sync::Mutex;
 use std::thread;
+
+/// A lock, a mark, and segments that are written, complete or being made.
+const DESCRIPTORS_OF_A_LOG: usize = 8;
 
 /// One run. The logs are opened before the clock starts, and closed after it.
 pub fn run(task: &Task<'_>) -> Result<Run> {
@@ -46,6 +50,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
         Route::Queue { iodepth } => logs.through_a_queue(iodepth),
         Route::Tasks { iodepth } => logs.through_tasks(iodepth),
         Route::Dioxide => logs.through_dioxide(),
+        Route::WriteAheadSet => logs.ahead_in_a_set(),
         route if route.is_write_ahead() => logs.ahead(),
         _ => logs.through_locks(),
     }?;
@@ -220,6 +225,27 @@ impl Set<'_> {
         };
         let run = shift.clock_out();
         ahead.copy_to(&self.grounds[0], unit)?;
+        Ok(run)
+    }
+
+    /// As [`ahead`](Self::ahead), each log in one set.
+    fn ahead_in_a_set(&self) -> Result<Run> {
+        let unit = self.task.point.sizes.max_bytes;
+        let (segment_bytes, count) =
+            write_ahead::segments(self.each_bytes, self.task.point.sizes.min_bytes);
+        let dir = self.task.place.make_dir()?;
+        let logs = self.grounds.len();
+        descriptors::make_room_for(DESCRIPTORS_OF_A_LOG * logs)?;
+        let options = LogOptions::new().segment_bytes(segment_bytes).spare_segments(count * logs);
+        let is_recycled = self.space() == Space::Recycled;
+        let size = (logs, count);
+        let set = WriteAheadSet::open(&options, dir.path(), size, segment_bytes, is_recycled)?;
+        let append = |target: Target, record: &mut [u8]| {
+            let nth = self.nth(target);
+            Ok(set.append(nth, record, unit)? + nth as u64 * self.each_bytes)
+        };
+        let run = self.task.crew(self.ledger).work(self.aim(), append)?.clock_out();
+        set.copy_to(self.grounds, unit)?;
         Ok(run)
     }
 

@@ -152,6 +152,15 @@ impl BenchTarget {
         std::iter::once(Ok(first)).chain(more).collect()
     }
 
+    /// A directory for one run of a path whose files have names.
+    pub fn make_dir(&self) -> Result<ScratchDir> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Relaxed);
+        let path = self.path.join(format!(".dioxide-bench-{}-{nth}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| self.name())?;
+        Ok(ScratchDir(path))
+    }
+
     /// A nameless file: it vanishes with the process, however that ends.
     ///
     /// On ext4 such a file is on the orphan list from the start. A plain append adds and removes a
@@ -258,6 +267,23 @@ const FILL_BYTES: usize = 1 << 20;
 const HEADER_BYTES: usize = 4096;
 /// More than any run writes to a simulated file.
 const NOTHING_MAX_BYTES: u64 = 1 << 60;
+
+/// A directory that is removed with its files.
+pub struct ScratchDir(PathBuf);
+
+impl ScratchDir {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ScratchDir {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            say(&format!("{} is left: {error}", self.0.display()));
+        }
+    }
+}
 
 /// The file of one run. Each call that opens it makes a new description.
 pub struct RunFile {

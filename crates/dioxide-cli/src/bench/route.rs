@@ -36,6 +36,8 @@ pub enum Route {
     WriteAheadBatch { iodepth: usize },
     /// `iodepth` tasks of one thread, each with a future of `dioxide-log`.
     WriteAheadTasks { iodepth: usize },
+    /// Through a `LogSet` of `dioxide-log`: many logs, each with a thread.
+    WriteAheadSet,
     /// One write and its flush after the other.
     OneThread,
     /// Through the kernel's io_uring, with `iodepth` writes outstanding.
@@ -59,7 +61,7 @@ impl Route {
     /// Whether `dioxide-log` does the work.
     pub fn is_write_ahead(self) -> bool {
         let has_depth = matches!(self, Self::WriteAheadBatch { .. } | Self::WriteAheadTasks { .. });
-        has_depth || self == Self::WriteAhead
+        has_depth || matches!(self, Self::WriteAhead | Self::WriteAheadSet)
     }
 
     /// The number of outstanding operations per thread.
@@ -98,6 +100,7 @@ impl Route {
             Self::WriteAhead => "dioxide-log",
             Self::WriteAheadBatch { .. } => "dioxide-log-batch",
             Self::WriteAheadTasks { .. } => "dioxide-log-tasks",
+            Self::WriteAheadSet => "dioxide-log-set",
             Self::OneThread => "one-thread",
             Self::Uring { .. } => "kernel-uring",
             Self::Syncfs { .. } => "syncfs",
@@ -115,6 +118,7 @@ pub fn is_dioxide(path: &str) -> bool {
         Route::WriteAhead,
         Route::WriteAheadBatch { iodepth: 1 },
         Route::WriteAheadTasks { iodepth: 1 },
+        Route::WriteAheadSet,
     ];
     let mut ours = files.into_iter().chain(queues).chain(logs);
     ours.any(|route| route.name() == path)
@@ -143,6 +147,7 @@ mod tests {
             WriteAhead,
             WriteAheadBatch { iodepth: 9 },
             WriteAheadTasks { iodepth: 9 },
+            WriteAheadSet,
             OneThread,
             Uring { iodepth: 9 },
             Syncfs { iodepth: 9 },

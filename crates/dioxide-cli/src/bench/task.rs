@@ -85,7 +85,11 @@ impl<'a> Task<'a> {
 
     fn gaps(&self, tail: Tail) -> Gaps {
         match tail {
-            _ if matches!(self.route, Route::WriteAhead | Route::WriteAheadTasks { .. }) => {
+            _ if matches!(
+                self.route,
+                Route::WriteAhead | Route::WriteAheadTasks { .. } | Route::WriteAheadSet
+            ) =>
+            {
                 // An LSN shows an offset only if all records have one length.
                 Gaps::Padding { unit_bytes: self.point.sizes.max_bytes }
             }

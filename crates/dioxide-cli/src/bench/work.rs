@@ -235,7 +235,9 @@ impl Point {
                 &[Route::Serialised, Route::Kernel, Route::Dioxide]
             }
             (_, Scenario::Files) => &[Route::OneThread, Route::Kernel, Route::Dioxide],
-            (_, Scenario::Log) if self.files.is_some() => &[Route::Kernel, Route::Dioxide],
+            (_, Scenario::Log) if self.files.is_some() => {
+                &[Route::Kernel, Route::Dioxide, Route::WriteAheadSet]
+            }
             (_, Scenario::Log) => {
                 &[Route::Mutex, Route::BufferedGroup, Route::Dioxide, Route::WriteAhead]
             }

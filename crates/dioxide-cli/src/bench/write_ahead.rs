@@ -1,4 +1,5 @@
-//! A log of `dioxide-log` in segments without names, as the other scratch files of a bench.
+//! A log of `dioxide-log` in segments without names, as the other scratch files of a bench, and a
+//! set of logs in a directory.
 
 use super::place::RunFile;
 use super::queued::Finished;
@@ -7,7 +8,7 @@ use anyhow::{Context, Result};
 use dioxide::{Buffer, OpenOptions};
 use dioxide_log::storage::file::FileSegment;
 use dioxide_log::storage::{Segment, Storage};
-use dioxide_log::{Log, LogOptions, LogView, Lsn};
+use dioxide_log::{Log, LogOptions, LogSet, LogView, Lsn};
 use futures::future::BoxFuture;
 use std::io::{self, Write};
 use std::iter;
@@ -109,12 +110,7 @@ impl WriteAhead {
         let options = LogOptions::new().segment_bytes(segment_bytes).spare_segments(count);
         let log = options.open_storage(files.clone())?;
         if is_recycled {
-            let record = vec![0xA5; (segment_bytes / FILL_PARTS) as usize];
-            while log.stats().segments < count as u64 {
-                interrupt::check()?;
-                log.append(&record)?;
-            }
-            log.truncate_front(log.next_lsn())?;
+            fill(&log, segment_bytes, count)?;
         }
         Ok(Self { files, first: log.next_lsn(), log })
     }
@@ -150,19 +146,82 @@ impl WriteAhead {
         log.close()?;
         // Its files vanish with `files`.
         let view = LogView::of(files.clone()).context("read the log back")?;
-        let file = ground.open_cached()?;
-        let mut out = io::BufWriter::with_capacity(COPY_BYTES, &file);
-        let mut gap = 0;
-        for record in view.iter_from(first) {
-            interrupt::check()?;
-            let (_, record) = record?;
-            out.write_all(&vec![0; gap])?;
-            out.write_all(&record)?;
-            gap = (record.len() as u64).next_multiple_of(unit) as usize - record.len();
+        copy(&view, first, ground, unit)
+    }
+}
+
+/// Uses this many segments, and frees all but one.
+fn fill(log: &Log, segment_bytes: u64, count: usize) -> Result<()> {
+    let record = vec![0xA5; (segment_bytes / FILL_PARTS) as usize];
+    while log.stats().segments < count as u64 {
+        interrupt::check()?;
+        log.append(&record)?;
+    }
+    Ok(log.truncate_front(log.next_lsn())?)
+}
+
+/// Copies the records from `first` on to a file, each padded to a multiple of `unit` bytes.
+fn copy(view: &LogView, first: Lsn, ground: &RunFile, unit: u64) -> Result<()> {
+    let file = ground.open_cached()?;
+    let mut out = io::BufWriter::with_capacity(COPY_BYTES, &file);
+    let mut gap = 0;
+    for record in view.iter_from(first) {
+        interrupt::check()?;
+        let (_, record) = record?;
+        out.write_all(&vec![0; gap])?;
+        out.write_all(&record)?;
+        gap = (record.len() as u64).next_multiple_of(unit) as usize - record.len();
+    }
+    out.flush()?;
+    drop(out);
+    Ok(file.sync_all()?)
+}
+
+/// Logs of one set, in a directory of their own.
+pub struct WriteAheadSet {
+    path: PathBuf,
+    set: LogSet,
+    /// Each log, and the first record of the run.
+    logs: Vec<(Log, Lsn)>,
+}
+
+impl WriteAheadSet {
+    /// Makes logs. With `is_recycled` each has used this many segments before.
+    pub fn open(
+        options: &LogOptions,
+        path: &Path,
+        (logs, segments): (usize, usize),
+        segment_bytes: u64,
+        is_recycled: bool,
+    ) -> Result<Self> {
+        let set = options.open_set(path)?;
+        let open = |nth: usize| {
+            let log = set.log(&nth.to_string())?;
+            if is_recycled {
+                fill(&log, segment_bytes, segments)?;
+            }
+            let first = log.next_lsn();
+            Ok((log, first))
+        };
+        let logs = (0..logs).map(open).collect::<Result<_>>()?;
+        Ok(Self { path: path.into(), set, logs })
+    }
+
+    /// As [`WriteAhead::append`], to the nth log.
+    pub fn append(&self, nth: usize, record: &[u8], unit: u64) -> Result<u64> {
+        let (log, first) = &self.logs[nth];
+        Ok((log.append(record)?.0 - first.0) * unit)
+    }
+
+    /// As [`WriteAhead::copy_to`], each log to a file.
+    pub fn copy_to(self, grounds: &[RunFile], unit: u64) -> Result<()> {
+        let Self { path, set, logs } = self;
+        set.close()?;
+        for (nth, ((_, first), ground)) in logs.iter().zip(grounds).enumerate() {
+            let view = LogView::open(path.join(nth.to_string())).context("read the log back")?;
+            copy(&view, *first, ground, unit)?;
         }
-        out.flush()?;
-        drop(out);
-        Ok(file.sync_all()?)
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 //! use. A file keeps its name for ever, so no use of it changes the directory.
 
 use super::pool_dir::PoolDir;
+use super::steps::{Step, Steps};
 use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
 use dioxide::{Durability, File, OpenOptions};
@@ -63,7 +64,10 @@ impl Dir {
         let lock = Lock::take(path, LOCK)?;
         remove_if_there(&path.join(UNFINISHED))?;
         // A process that was killed may not have synced its last names.
-        sync_dir(path)?;
+        match &pool {
+            Some(pool) => pool.steps().take(Step::Sync(path))?,
+            None => sync_dir(path)?,
+        }
         let next = segment_names(path)?.into_iter().map(|(number, _)| number + 1).max();
         let dir = Self { lock: Some(lock), pool, ..Self::new(path) };
         dir.next_name.store(next.unwrap_or(0), Relaxed);
@@ -161,10 +165,6 @@ impl Storage for Dir {
             Some(pool) => pool.give(segment.path(), segment.bytes(), &self.path),
             None => remove_if_there(segment.path()),
         }
-    }
-
-    fn recycles(&self) -> bool {
-        self.pool.is_some()
     }
 
     fn publish(&self, mark: Mark) {

@@ -67,11 +67,6 @@ pub trait Storage: Debug + Send + Sync + 'static {
     /// The medium's error.
     fn remove(&self, segment: &dyn Segment) -> Result<()>;
 
-    /// Whether [`create`](Self::create) may return a segment that was removed, with its old frames.
-    fn recycles(&self) -> bool {
-        false
-    }
-
     /// Shows readers of other processes how far the log is stable. A failure is no failure of the
     /// log: readers wait longer.
     fn publish(&self, _mark: Mark) {}

@@ -12,8 +12,8 @@
 //!
 //! A log takes a segment:
 //!
-//! 1. If it is the first one of a new log, its first block becomes the header, durably. A log has no
-//!    segment without header before that.
+//! 1. If it is the first one of a new log, its first block becomes the header, durably. Without any
+//!    header in the directory, old frames would look like those of a damaged log.
 //! 2. It is renamed into the directory of the log.
 //! 3. That directory is synced, then this one. Only then the log writes to it.
 //!
@@ -21,7 +21,7 @@
 //! a log that was not created. [`PoolDir::open`] overwrites it. A free segment in the directory of
 //! a log is given back once that log is open.
 
-use super::dir::{create_dirs, segment_name, segment_names, sync_dir};
+use super::dir::{create_dirs, segment_name, segment_names};
 use super::steps::{Step, Steps};
 use crate::error::{Error, Result};
 use crate::format::header::{Found, Header};
@@ -59,7 +59,7 @@ impl PoolDir {
     pub fn open(path: &Path, segments_max: usize, steps: Arc<dyn Steps>) -> Result<Self> {
         create_dirs(path)?;
         // A process that was killed may not have synced its last names.
-        sync_dir(path)?;
+        steps.take(Step::Sync(path))?;
         let segments = segments_of(path)?;
         let next_name = segments.last().map_or(0, |(number, _)| number + 1);
         let free: VecDeque<_> = segments.into_iter().map(|(_, free)| free).collect();
@@ -68,6 +68,10 @@ impl PoolDir {
         let pool = Self { path, segments_max, steps, free, next_name, counters: <_>::default() };
         pool.make_room(segments_max)?;
         Ok(pool)
+    }
+
+    pub fn steps(&self) -> &dyn Steps {
+        self.steps.as_ref()
     }
 
     fn free(&self) -> MutexGuard<'_, VecDeque<Free>> {

@@ -10,7 +10,7 @@
 //!
 //! [`SetDir::open`] repeats the last two.
 
-use super::dir::{Dir, Lock, create_dirs, segment_names, sync_dir};
+use super::dir::{Dir, Lock, create_dirs, segment_names};
 use super::pool_dir::PoolDir;
 use super::steps::{Step, Steps};
 use crate::error::{Error, Result};
@@ -60,7 +60,7 @@ impl SetDir {
         let lock = Lock::take(path, LOCK)?;
         let pool = Arc::new(PoolDir::open(&path.join(POOL), segments_max, steps.clone())?);
         // A process that was killed may not have synced its last names.
-        sync_dir(path)?;
+        steps.take(Step::Sync(path))?;
         let set = Self { path: path.into(), lock, pool, steps, removing: Mutex::default() };
         set.finish_removal()?;
         Ok(set)

@@ -84,10 +84,6 @@ impl Storage for Failing {
         }
     }
 
-    fn recycles(&self) -> bool {
-        self.inner.recycles()
-    }
-
     fn is_fixed(&self) -> bool {
         self.inner.is_fixed()
     }

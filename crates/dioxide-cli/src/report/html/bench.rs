@@ -232,6 +232,7 @@ pub fn style(path: &str, iodepth: usize) -> Style {
         (Route::WriteAhead, 1),
         (Route::WriteAheadBatch { iodepth }, 5),
         (Route::WriteAheadTasks { iodepth }, 9),
+        (Route::WriteAheadSet, 5),
         (Route::Queue { iodepth }, if iodepth < DEEP { 9 } else { 7 }),
     ];
     Style(styles.iter().find(|(route, _)| route.name() == path).map_or(0, |(_, style)| *style))
