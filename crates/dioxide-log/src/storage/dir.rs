@@ -2,7 +2,7 @@
 //! use. A file keeps its name for ever, so no use of it changes the directory.
 
 use super::pool_dir::PoolDir;
-use super::steps::{Step, Steps};
+use super::steps::Step;
 use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
 use dioxide::{Durability, File, OpenOptions};
