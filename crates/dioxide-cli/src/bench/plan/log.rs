@@ -153,7 +153,8 @@ mod tests {
     fn a_thread_for_each_of_several_logs() {
         let rows = rows_of("--files 3,5 --space unwritten");
         let of = |files| {
-            ["kernel", "dioxide", "dioxide-queue"].map(|path| (Space::Unwritten, files, path))
+            ["kernel", "dioxide", "dioxide-log-set", "dioxide-queue"]
+                .map(|path| (Space::Unwritten, files, path))
         };
         assert_eq!(named(&rows), [of(3), of(5)].concat());
         for (point, route) in &rows {
