@@ -240,8 +240,8 @@ fn bench_of_durable_parts_of_blocks(dir: TestDir) -> TrialResult {
     file.close()?;
     for reads in [0, 50] {
         let output = run(&format!(
-            "bench mixed --dir {} --rwmixread {reads} --bs 512 --durability every-write --numjobs 16 \
-             --iodepth 4 --size 1m --runtime 100ms --rounds 1 --json -",
+            "bench mixed --dir {} --rwmixread {reads} --bs 512 --durability every-write \
+             --numjobs 16 --iodepth 4 --size 1m --runtime 100ms --rounds 1 --json -",
             dir.display()
         ));
         let results = results(&output);
