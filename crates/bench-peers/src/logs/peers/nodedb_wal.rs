@@ -1,20 +1,29 @@
-//! nodedb-wal: its writer in the page cache, and its group commit.
+//! nodedb-wal: its writer in the page cache. Its own group commit flushes for almost each record, so
+//! the bench gathers records.
 
 use super::{Peer, Site, Visit};
-use anyhow::{Result, anyhow};
+use crate::logs::gather::{Exclusive, Gather};
+use anyhow::Result;
 use nodedb_wal::double_write::DwbMode;
-use nodedb_wal::group_commit::{GroupCommitter, PendingWrite};
 use nodedb_wal::reader::WalReader;
 use nodedb_wal::record::RecordType;
 use nodedb_wal::writer::{WalWriter, WalWriterConfig};
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 const PUT: u32 = RecordType::Put as u32;
+const TENANT: u64 = 1;
+
+impl Exclusive for WalWriter {
+    fn append(&mut self, records: &[Vec<u8>]) -> Result<()> {
+        for record in records {
+            WalWriter::append(self, PUT, TENANT, 0, 0, record)?;
+        }
+        Ok(self.sync()?)
+    }
+}
 
 pub struct NodedbWal {
-    writer: Mutex<WalWriter>,
-    committer: GroupCommitter,
+    writer: Gather<WalWriter>,
     path: PathBuf,
 }
 
@@ -25,25 +34,18 @@ impl NodedbWal {
         // The double-write buffer has a flush of its own.
         let (use_direct_io, dwb_mode) = (false, Some(DwbMode::Off));
         let config = WalWriterConfig { use_direct_io, dwb_mode, ..WalWriterConfig::default() };
-        let writer = Mutex::new(WalWriter::open(&path, config)?);
-        Ok(Self { writer, committer: GroupCommitter::new(), path })
+        Ok(Self { writer: Gather::new(WalWriter::open(&path, config)?), path })
     }
 }
 
 impl Peer for NodedbWal {
     fn append(&self, _: usize, record: &[u8]) -> Result<()> {
-        let (record_type, payload) = (PUT, record.to_vec());
-        let write =
-            PendingWrite { record_type, tenant_id: 1, vshard_id: 0, database_id: 0, payload };
-        Ok(self.committer.submit(&self.writer, write).map(drop)?)
+        self.writer.append(record)
     }
 
     fn append_batch(&self, records: &[&[u8]]) -> Result<()> {
-        let mut writer = self.writer.lock().map_err(|_| anyhow!("a writer panicked"))?;
-        for record in records {
-            writer.append(PUT, 1, 0, 0, record)?;
-        }
-        Ok(writer.sync()?)
+        let records: Vec<_> = records.iter().map(|record| record.to_vec()).collect();
+        self.writer.append_all(&records)
     }
 
     fn read_back(self: Box<Self>, visit: Visit<'_>) -> Result<()> {

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const TERM: u64 = 1;
+/// The thread that flushes takes what waits only if it may wait for more.
+const SHARED_WAIT: Duration = Duration::from_micros(50);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Records;
@@ -42,16 +44,16 @@ struct State {
     last: u64,
 }
 
-fn open(dir: &Path) -> Result<RaftLog<Records>> {
+fn open(dir: &Path, flush_batch_wait: Duration) -> Result<RaftLog<Records>> {
     let mut config = Config::new(dir.display());
-    // The flush of others is wait enough.
-    config.wal.flush_batch_wait = Some(Duration::ZERO);
+    config.wal.flush_batch_wait = Some(flush_batch_wait);
     Ok(RaftLog::open(Arc::new(config))?)
 }
 
 impl Group {
     pub fn open(site: &Site) -> Result<Self> {
-        let log = Mutex::new(State { log: open(&site.dir)?, last: 0 });
+        let wait = if site.lanes == 1 { Duration::ZERO } else { SHARED_WAIT };
+        let log = Mutex::new(State { log: open(&site.dir, wait)?, last: 0 });
         Ok(Self { log, dir: site.dir.clone() })
     }
 }
@@ -76,6 +78,6 @@ impl Peer for Group {
     fn read_back(self: Box<Self>, visit: Visit<'_>) -> Result<()> {
         let State { log, last } = self.log.into_inner()?;
         drop(log);
-        open(&self.dir)?.read(1, last + 1).try_for_each(|record| visit(&record?.1))
+        open(&self.dir, Duration::ZERO)?.read(1, last + 1).try_for_each(|record| visit(&record?.1))
     }
 }
