@@ -1,5 +1,5 @@
-//! nodedb-wal: its writer in the page cache. Its own group commit flushes for almost each record, so
-//! the bench gathers records.
+//! nodedb-wal: its writer in the page cache. Its own group commit flushes for almost each record,
+//! so the bench gathers records.
 
 use super::{Peer, Site, Visit};
 use crate::logs::gather::{Exclusive, Gather};
