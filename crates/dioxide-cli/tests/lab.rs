@@ -278,7 +278,7 @@ fn bench_of_logs(dir: TestDir) -> TrialResult {
     let one = "--numjobs 5 --iodepth 5";
     for (more, paths_of_a_space) in [(one, 10), ("--files 3", 3)] {
         let output = run(&format!(
-            "bench log --dir {} --bs 1-700,4k --space unwritten,zeroed,recycled --runtime 100ms \
+            "bench log --dir {} --bs 16-700,4k --space unwritten,zeroed,recycled --runtime 100ms \
              --rounds 1 --size 3m {more} --json -",
             dir.display()
         ));
