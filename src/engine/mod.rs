@@ -40,7 +40,7 @@ use crate::backend::Backend;
 use crate::backend::journal::Journal;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::observe::{self, Event};
+use crate::observe::{self, Event, Moment};
 use crate::os_error::{self, flushed};
 use crate::rules::flush::{Reach, SyncMethod, Turn};
 use crate::rules::growth::{GrowthConfig, Planner};
@@ -65,7 +65,6 @@ use reactor::Reactor;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use token::Token;
 use waiter::{News, Sleepers, Task, Wakeup};
 
@@ -735,7 +734,7 @@ impl Engine {
         observe::ended(Some(call.begun), |took| match work {
             Work::Flush => Event::Flush { file, took, error },
             Work::Write { sync_method, .. } => {
-                let (operations, bytes) = (call.operations as u64, work.len());
+                let (operations, bytes) = (u64::from(call.operations), work.len());
                 let dsync = *sync_method == Some(SyncMethod::Dsync);
                 Event::Write { file, operations, bytes, dsync, took, error }
             }
@@ -775,7 +774,7 @@ impl Engine {
     }
 
     /// Counts and reports an acknowledged append.
-    fn on_appended(&self, bytes: u64, begun: Option<Duration>) {
+    fn on_appended(&self, bytes: u64, begun: Option<Moment>) {
         count(&self.counters.appends, 1);
         count(&self.counters.append_bytes, bytes);
         observe::ended(begun, |took| Event::Append { file: &self.path, bytes, took });
@@ -874,7 +873,7 @@ fn call_of(work: &Work, turn: Turn) -> Option<Call> {
         Turn::Alone | Turn::Leads(_) => observe::begun(),
     };
     let operations = match work {
-        Work::Write { segments, .. } => segments.len(),
+        Work::Write { segments, .. } => segments.len() as u32,
         Work::Flush => 0,
     };
     begun.map(|begun| Call { begun, operations })

@@ -40,6 +40,7 @@ pub use self::tracing::tracing;
 
 use crate::error::Error;
 use crate::sync::now;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -127,15 +128,28 @@ pub fn set_observer(
     OBSERVER.set(Box::new(observer)).map_err(|_| ObserverIsSet)
 }
 
+/// A time in nanoseconds, from 1. So an `Option` of it, which each operation has, is one word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(NonZeroU64);
+
+impl Moment {
+    fn now() -> Self {
+        Self(NonZeroU64::MIN.saturating_add(now().as_nanos() as u64))
+    }
+}
+
 /// The time now, if events are observed.
-pub(crate) fn begun() -> Option<Duration> {
-    OBSERVER.get().map(|_| now())
+#[inline]
+pub(crate) fn begun() -> Option<Moment> {
+    OBSERVER.get().map(|_| Moment::now())
 }
 
 /// Reports the end of what began then, if that was observed.
-pub(crate) fn ended<'a>(begun: Option<Duration>, event: impl FnOnce(Duration) -> Event<'a>) {
-    if let Some(begun) = begun {
-        report(&event(now() - begun));
+#[inline]
+pub(crate) fn ended<'a>(begun: Option<Moment>, event: impl FnOnce(Duration) -> Event<'a>) {
+    if let Some(Moment(begun)) = begun {
+        let Moment(now) = Moment::now();
+        report(&event(Duration::from_nanos(now.get() - begun.get())));
     }
 }
 

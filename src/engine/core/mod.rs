@@ -23,6 +23,7 @@ mod space;
 
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind};
+use crate::observe::Moment;
 use crate::rules::flush::{Flushes, Generation, SyncMethod};
 use crate::rules::growth::{Need, Plan, Planner};
 use crate::rules::marker::{Identity, Marker, Mode, Prepared};
@@ -34,7 +35,6 @@ use overwrites_in_flight::Positional;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A list that mostly holds one item: a lone writer needs no allocation for it.
 pub(in crate::engine) type SmallVec1<T> = SmallVec<[T; 1]>;
@@ -55,9 +55,9 @@ pub struct Request<T> {
 /// The call of a request, as it began.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    pub begun: Duration,
+    pub begun: Moment,
     /// The operations that share it; 0 for a flush.
-    pub operations: usize,
+    pub operations: u32,
 }
 
 /// What fills the blocks in which the segments of a write begin and end.

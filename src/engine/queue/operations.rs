@@ -11,6 +11,7 @@ use crate::engine::reader::Reader;
 use crate::engine::reading::Reading;
 use crate::engine::token::Token;
 use crate::error::{Error, ErrorKind, Result};
+use crate::observe::Moment;
 use crate::os_error;
 use crate::rules::flush::SHARERS_MIN;
 use crate::sync::inflight::InFlightTicket;
@@ -18,7 +19,6 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
 
 /// An operation that has not finished.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Pending {
     pub durable: bool,
     pub buffer: Option<Memory>,
     /// When an append was queued, while events are observed.
-    pub begun: Option<Duration>,
+    pub begun: Option<Moment>,
     /// Bytes that its transfer moves.
     pub bytes: u64,
     /// Progress of a read, and memory that the kernel may be filling for it.
