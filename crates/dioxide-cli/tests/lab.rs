@@ -276,7 +276,7 @@ fn bench_over_a_recycled_file_of_records(dir: TestDir) -> TrialResult {
 /// Every path in every kind of space, with every byte checked.
 fn bench_of_logs(dir: TestDir) -> TrialResult {
     let one = "--numjobs 5 --iodepth 5";
-    for (more, paths_of_a_space) in [(one, 10), ("--files 3", 3)] {
+    for (more, paths_of_a_space) in [(one, 10), ("--files 3", 4)] {
         let output = run(&format!(
             "bench log --dir {} --bs 16-700,4k --space unwritten,zeroed,recycled --runtime 100ms \
              --rounds 1 --size 3m {more} --json -",
