@@ -9,6 +9,7 @@
 use libc::iovec;
 use rustix::fs::{AtFlags, StatxFlags};
 use std::os::fd::AsFd;
+use std::slice;
 
 /// From linux/stat.h. rustix has no name for it yet.
 const STATX_DIO_READ_ALIGN: u32 = 0x2_0000;
@@ -21,8 +22,9 @@ pub struct Accepted {
     unit: u64,
     /// Of the addresses.
     memory: u64,
-    /// Below it the engine writes the rest of a block too.
+    /// Below these the engine copies: it writes the rest of a block too.
     block: u64,
+    block_memory: u64,
 }
 
 impl Accepted {
@@ -39,20 +41,23 @@ impl Accepted {
     /// On a file system of this type. `read_unit` is the alignment of reads, if it is another one
     /// than `block`.
     fn on(kind: Option<libc::c_long>, read_unit: Option<u64>, block: u64, memory: u64) -> Self {
-        match kind {
-            Some(libc::BTRFS_SUPER_MAGIC | libc::TMPFS_MAGIC) => Self { unit: 1, memory: 1, block },
-            Some(libc::XFS_SUPER_MAGIC) => Self { unit: read_unit.unwrap_or(block), memory, block },
-            _ => Self { unit: block, memory, block },
-        }
+        let (unit, at) = match kind {
+            Some(libc::BTRFS_SUPER_MAGIC | libc::TMPFS_MAGIC) => (1, 1),
+            Some(libc::XFS_SUPER_MAGIC) => (read_unit.unwrap_or(block), memory),
+            _ => (block, memory),
+        };
+        Self { unit, memory: at, block, block_memory: memory }
     }
 
     /// Whether the kernel is known to accept the transfer.
     pub fn includes(self, pieces: &[iovec], offset: u64) -> bool {
-        let fits = |piece: &iovec| {
-            (piece.iov_len as u64).is_multiple_of(self.unit)
-                && (piece.iov_base as u64).is_multiple_of(self.memory)
-        };
-        offset.is_multiple_of(self.unit) && pieces.iter().all(fits)
+        are_aligned(pieces, offset, self.unit, self.memory)
+    }
+
+    /// Whether the engine passes a transfer that is [included](Self::includes) to the kernel as it
+    /// is, and copies nothing.
+    pub fn is_whole(self, piece: &iovec, offset: u64) -> bool {
+        are_aligned(slice::from_ref(piece), offset, self.block, self.block_memory)
     }
 
     /// Whether the engine serves writes of parts of blocks. It then writes the rest of the block
@@ -60,6 +65,14 @@ impl Accepted {
     pub fn has_parts(self) -> bool {
         self.unit < self.block
     }
+}
+
+fn are_aligned(pieces: &[iovec], offset: u64, unit: u64, memory: u64) -> bool {
+    let fits = |piece: &iovec| {
+        (piece.iov_len as u64).is_multiple_of(unit)
+            && (piece.iov_base as u64).is_multiple_of(memory)
+    };
+    offset.is_multiple_of(unit) && pieces.iter().all(fits)
 }
 
 /// The alignment of offsets of reads, if it is another one than that of writes.
@@ -93,6 +106,11 @@ mod tests {
             assert!(accepted.includes(&[piece(512, 4096)], 4096), "{kind:#x}");
             assert_eq!(accepted.includes(&part, 4096), accepts_parts, "{kind:#x} {read_unit:?}");
             assert_eq!(accepted.has_parts(), accepts_parts, "{kind:#x} {read_unit:?}");
+            assert!(accepted.is_whole(&piece(512, 4096), 4096), "{kind:#x}");
+            for (part, offset) in [(piece(512, 512), 0), (piece(512, 4096), 512)] {
+                assert!(!accepted.is_whole(&part, offset), "{kind:#x} {offset}");
+            }
+            assert!(!accepted.is_whole(&piece(256, 4096), 0), "{kind:#x}");
         }
         let device = Accepted::on(None, None, 512, 512);
         assert!(device.includes(&part, 512) && !device.has_parts());

@@ -10,6 +10,7 @@
 //! - [`files`]: takes a file over, and hands it back.
 //! - [`lease`]: the write lease, which shows that a file has no other opener.
 //! - [`accepted`]: the transfers that the kernel is known to accept.
+//! - [`memory`]: the memory of the program, as the engine gets it.
 //! - [`transfer`]: reads, writes, syncs and positions of known files.
 //! - [`flushes`]: the kernel's flushes, in the ledger of the engine.
 //! - [`process`]: fork, exec and exit, the begin and the end of this library.
@@ -66,6 +67,7 @@ mod files;
 mod flushes;
 mod keeper;
 mod lease;
+mod memory;
 mod next;
 mod process;
 mod say;

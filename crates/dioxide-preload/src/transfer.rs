@@ -3,10 +3,11 @@
 
 use crate::files::{self, Description, Taken, borrowed};
 use crate::flushes::{Effect, How, RWF_DURABLE};
+use crate::memory::{self, BadAddress};
 use crate::process::{self, Inside};
 use crate::set_errno;
 use crate::slots::{self, Slot, State};
-use dioxide::{Buffer, ErrorKind, ledger};
+use dioxide::{ErrorKind, ledger};
 use libc::{c_int, iovec};
 use rustix::fs::SeekFrom;
 use std::slice;
@@ -67,7 +68,7 @@ impl From<dioxide::Error> for Instead {
     fn from(error: dioxide::Error) -> Self {
         match error.kind() {
             // The bad address may be that of another write of the same request.
-            ErrorKind::Os(libc::EFAULT) => Self::HandBack("a write had a bad address"),
+            ErrorKind::Os(libc::EFAULT) => Self::HandBack("a transfer had a bad address"),
             // The program opened the file O_WRONLY, so the engine cannot read it.
             ErrorKind::Os(libc::EBADF) => Self::HandBack("the engine must read it"),
             // The kernel may have refused another part of the request.
@@ -82,6 +83,12 @@ impl From<dioxide::Error> for Instead {
             // After a failed flush, the kernel's later results are not reliable.
             _ => Self::Errno(libc::EIO),
         }
+    }
+}
+
+impl From<BadAddress> for Instead {
+    fn from(_: BadAddress) -> Self {
+        Self::HandBack("a transfer had a bad address")
     }
 }
 
@@ -210,8 +217,8 @@ fn write_known(
         let file = taken.handle(is_durable(description));
         let put = |offset: u64| {
             if taken.accepted.includes(data, offset) {
-                return with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?))
-                    .map(|()| len);
+                let write = |bytes: &[u8]| Ok::<_, Instead>(file.write_at(bytes, offset)?);
+                return memory::lend(data, len, offset, taken.accepted, write).map(|()| len);
             }
             let how = How::of_known(fd, description, Effect::Write(flags));
             write_misaligned(taken, len, offset, || how.perform(&kernel))
@@ -222,10 +229,12 @@ fn write_known(
                 let truncations = description.inode.truncations.load(Ordering::Acquire);
                 // XFS checks the alignment of the offset that an append ignores, ext4 does not.
                 let given = if let Place::At(offset) = place { offset } else { 0 };
-                if ![taken.len(), given].iter().all(|at| taken.accepted.includes(data, *at)) {
+                let end = taken.len();
+                if ![end, given].iter().all(|at| taken.accepted.includes(data, *at)) {
                     return Err(Instead::HandBack("an append was not aligned"));
                 }
-                let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
+                let append = |bytes: &[u8]| Ok::<_, Instead>(file.append(bytes)?);
+                let offset = memory::lend(data, len, end, taken.accepted, append)?;
                 if place == Place::Position {
                     appended(fd, description, offset + len as u64, truncations)?;
                 }
@@ -292,14 +301,14 @@ fn read_known(
             }
             let mut done = 0;
             for piece in into.iter().filter(|piece| piece.iov_len > 0) {
-                // SAFETY: by the contract of the call, the memory is valid until it returns.
-                let bytes = unsafe {
-                    slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len)
-                };
-                let wanted = bytes.len().min(CALL_MAX_BYTES - done);
-                let read = taken.plain.read_at(&mut bytes[..wanted], offset + done as u64)?;
+                let wanted = piece.iov_len.min(CALL_MAX_BYTES - done);
+                let piece = iovec { iov_len: wanted, ..*piece };
+                let at = offset + done as u64;
+                let read = memory::fill(&piece, at, taken.accepted, |bytes, at| {
+                    Ok::<_, Instead>(taken.plain.read_at(bytes, at)?)
+                })?;
                 done += read;
-                if read < piece.iov_len {
+                if read < wanted {
                     break;
                 }
             }
@@ -458,29 +467,6 @@ fn answered(returned: isize) -> Outcome {
     usize::try_from(returned).map_err(|_| {
         Instead::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
     })
-}
-
-/// Copies several segments to one buffer, so that they are one write.
-fn with_one_piece<T>(
-    pieces: &[iovec],
-    len: usize,
-    write: impl FnOnce(&[u8]) -> Result<T, Instead>,
-) -> Result<T, Instead> {
-    // SAFETY: by the contract of the call, the memory is valid until it returns.
-    let bytes = |piece: &iovec| unsafe {
-        slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len)
-    };
-    let mut filled = pieces.iter().filter(|piece| piece.iov_len > 0);
-    if let (Some(piece), None) = (filled.next(), filled.next()) {
-        return write(bytes(piece));
-    }
-    let mut together = Buffer::zeroed(len);
-    let mut end = 0;
-    for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
-        together[end..end + piece.iov_len].copy_from_slice(bytes(piece));
-        end += piece.iov_len;
-    }
-    write(&together)
 }
 
 fn position(fd: c_int) -> Result<u64, Instead> {

@@ -1407,6 +1407,42 @@ static void bytes_into_a_hole(void) {
     tell_content("file", "file");
 }
 
+// The library copied parts of blocks, and several pieces, itself: SIGSEGV instead of EFAULT. It
+// hands a file back then, so each call has a file of its own.
+static void memory_that_is_not_there(void) {
+    char *readable = mmap(NULL, 2 * BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *bad = readable + BLOCK;
+    must("mprotect", mprotect(readable, BLOCK, PROT_READ), 0);
+    struct iovec twice[] = {{bad, BLOCK}, {NULL, 0}, {bad, BLOCK}};
+    static const long offsets[] = {0, 512, BLOCK, 7};
+    for (int i = 0; i < 4 * 5; i++) {
+        fd = open_direct("file", 0);
+        write_together();
+        long offset = offsets[i / 5];
+        switch (i % 5) {
+        case 0:
+            tell("pread into read-only memory", pread(fd, readable, BLOCK, offset));
+            break;
+        case 1:
+            tell("pread", pread(fd, bad, BLOCK, offset));
+            break;
+        case 2:
+            tell("pwrite", pwrite(fd, bad, BLOCK, offset));
+            break;
+        case 3:
+            tell("preadv", preadv(fd, twice, 3, offset));
+            break;
+        default:
+            tell("pwritev", pwritev(fd, twice, 3, offset));
+        }
+        tell("pwrite after that", pwrite(fd, memory, 2 * BLOCK, 0));
+        tell("position", lseek(fd, 0, SEEK_CUR));
+        tell_length("length");
+        tell("close", close(fd));
+        must("unlink", unlink("file"), 0);
+    }
+}
+
 static void misaligned_calls_by_mistake(void) {
     fd = open_direct("file", 0);
     write_together();
@@ -1522,6 +1558,7 @@ static const struct {
     CASE(threads_write_sectors_of_blocks_of_a_clone),
     CASE(threads_append_sectors),
     CASE(bytes_into_a_hole),
+    CASE(memory_that_is_not_there),
     CASE(misaligned_calls_by_mistake),
     CASE(a_device),
     CASE(a_device_opened_beside_its_last_close),

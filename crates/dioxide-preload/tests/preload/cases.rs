@@ -77,7 +77,7 @@ const OF_SECTORS: [&str; 4] =
     ["parts_of_blocks 1", "parts_of_blocks 2", "parts_of_blocks 3", "parts_of_blocks 4"];
 
 /// The same on any disk.
-const OF_PARTS: [&str; 7] = [
+const OF_PARTS: [&str; 8] = [
     "parts_of_blocks 7",
     "parts_of_blocks 8",
     "parts_of_blocks 9",
@@ -85,6 +85,7 @@ const OF_PARTS: [&str; 7] = [
     "threads_write_sectors_of_blocks",
     "threads_append_sectors",
     "bytes_into_a_hole",
+    "memory_that_is_not_there",
 ];
 
 /// Cases of files that share extents, on XFS and btrfs.
