@@ -102,6 +102,11 @@ pub struct Log {
     /// The space that a path may prepare before the clock starts, if it can.
     #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = parse_bytes)]
     pub size: u64,
+    /// Records per second of all threads together, evenly spaced [default: as many as possible].
+    ///
+    /// Latencies begin when a record is due then.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub rate: Option<u64>,
     #[command(flatten)]
     pub pace: Pace,
     /// Only these paths.
@@ -181,6 +186,7 @@ mod tests {
         assert_eq!((log.threads, log.batch, log.logs), (vec![1, 64], vec![1024], vec![256]));
         assert_eq!((log.record_bytes, log.size), (vec![100, 4096], 256 << 20));
         assert!(parse("bench-peers log --threads 0").is_err());
+        assert!(log.rate.is_none() && parse("bench-peers log --rate 0").is_err());
         assert!(parse("bench-peers log --paths okaywal,raft-engine").is_ok());
     }
 

@@ -10,5 +10,7 @@ pub mod order;
 pub mod place;
 #[path = "../../dioxide-cli/src/bench/ratio.rs"]
 pub mod ratio;
+#[path = "../../dioxide-cli/src/bench/schedule.rs"]
+pub mod schedule;
 #[path = "../../dioxide-cli/src/bench/stamp.rs"]
 pub mod stamp;

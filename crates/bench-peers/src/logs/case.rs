@@ -10,8 +10,8 @@ pub enum Kind {
     DioxideLog,
     /// One `dioxide_log::StreamLog`, with a stream for each thread.
     DioxideLogStreams,
-    /// A `dioxide_log::Log` for each thread.
-    DioxideLogs,
+    /// One `dioxide_log::LogSet`, with a log for each thread.
+    DioxideLogSet,
     Fsys,
     HiqliteWal,
     NodedbWal,
@@ -47,7 +47,7 @@ impl Kind {
     pub const ALL: [Self; 13] = [
         Self::DioxideLog,
         Self::DioxideLogStreams,
-        Self::DioxideLogs,
+        Self::DioxideLogSet,
         Self::Fsys,
         Self::HiqliteWal,
         Self::NodedbWal,
@@ -61,12 +61,12 @@ impl Kind {
     ];
 
     pub fn is_dioxide(self) -> bool {
-        matches!(self, Self::DioxideLog | Self::DioxideLogStreams | Self::DioxideLogs)
+        matches!(self, Self::DioxideLog | Self::DioxideLogStreams | Self::DioxideLogSet)
     }
 
     /// Many logs are compared among those that have many logs in one.
     pub fn takes(self, shape: Shape) -> bool {
-        let has_many = matches!(self, Self::DioxideLogStreams | Self::DioxideLogs);
+        let has_many = matches!(self, Self::DioxideLogStreams | Self::DioxideLogSet);
         match shape {
             Shape::Threads(_) | Shape::Batch(_) => !has_many,
             Shape::Logs(_) => has_many || matches!(self, Self::RaftEngine | Self::WalrusRust),
@@ -117,6 +117,6 @@ mod tests {
         assert_eq!(all(Shape::Threads(16)).count(), 11);
         assert!(all(Shape::Batch(9)).eq(all(Shape::Threads(16))));
         let many: Vec<_> = all(Shape::Logs(4)).map(|kind| kind.to_string()).collect();
-        assert_eq!(many, ["dioxide-log-streams", "dioxide-logs", "raft-engine", "walrus-rust"]);
+        assert_eq!(many, ["dioxide-log-streams", "dioxide-log-set", "raft-engine", "walrus-rust"]);
     }
 }

@@ -30,7 +30,8 @@ pub fn measure(args: &Log) -> Result<()> {
     let runs = cases.len() as u32 * rounds;
     exit::say(&format!("{runs} runs, at least {} s", (runtime * runs).as_secs()));
     raise_descriptor_limit()?;
-    let course = Course { place, dir: args.dir.clone(), size_bytes: args.size, runtime };
+    let (dir, size_bytes, rate) = (args.dir.clone(), args.size, args.rate);
+    let course = Course { place, dir, size_bytes, runtime, rate };
     let rows = rounds::run(&cases, rounds, |case| course.run(case))?;
     crate::report::print(&args.output, |style| {
         let heading = crate::report::heading(&machine, &course.place, rounds, runtime);

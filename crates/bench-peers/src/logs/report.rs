@@ -6,8 +6,8 @@ use crate::report::{grid, known};
 use crate::units::bytes;
 use comfy_table::TableStyle;
 
-const HEADER: [&str; 5] =
-    ["records/s", "x best crate", "cpu us/record", "flushes/record", "p99 us"];
+const HEADER: [&str; 6] =
+    ["records/s", "x best crate", "cpu us/record", "flushes/record", "p99 us", "p99.9 us"];
 
 /// A table for each shape.
 pub fn document(heading: String, rows: &[Row], style: TableStyle) -> String {
@@ -46,6 +46,7 @@ fn cells(rows: &[Row], row: &Row) -> Vec<String> {
         format!("{:.1}", row.median(|run| run.cpu_us_per_record)),
         known(row.median_known(|run| run.flushes_per_record)),
         format!("{:.0}", row.median(|run| run.p99_us)),
+        format!("{:.0}", row.median(|run| run.p99_9_us)),
     ]
 }
 

@@ -32,8 +32,9 @@ pub struct Copy {
 ///
 /// `unsynced` is the same without the fdatasync: the data is in memory at the end.
 ///
-/// `dioxide` is Reader and Writer. They keep eight requests of 1 MiB in flight each. Writer::finish
-/// makes the file stable, and File::close is timed as well.
+/// `dioxide` is Reader and Writer. They keep eight requests of 1 MiB in flight each. The reader
+/// lends its memory (BufRead::fill_buf). Writer::finish makes the file stable, and File::close is
+/// timed as well.
 ///
 /// Each copy is compared with its source, after the clock.
 ///

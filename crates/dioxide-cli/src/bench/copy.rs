@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use dioxide::{Buffer, OpenOptions, Reader, Writer};
 use rustix::fs::{Advice, OFlags, fadvise};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::time::{Duration, Instant};
 
 /// The bytes of one operation.
@@ -139,14 +139,25 @@ fn stream(
     for number in 0..bytes / CHUNK_BYTES {
         interrupt::check()?;
         let begun = Instant::now();
-        match &mut from {
-            Some(ReadEnd::Kernel(file)) => file.read_exact(&mut chunk).context("read")?,
-            Some(ReadEnd::Dioxide(reader)) => reader.read_exact(&mut chunk)?,
-            None => stamp(number, &mut chunk),
-        }
-        ensure!(stamp_of(&chunk) == number, "the wrong MiB was read at {number} MiB");
+        let bytes = match &mut from {
+            // A reader lends its memory.
+            Some(ReadEnd::Dioxide(reader)) => reader.fill_buf()?,
+            Some(ReadEnd::Kernel(file)) => {
+                file.read_exact(&mut chunk).context("read")?;
+                &chunk
+            }
+            None => {
+                stamp(number, &mut chunk);
+                &chunk
+            }
+        };
+        let is_right = bytes.len() == CHUNK_BYTES as usize && stamp_of(bytes) == number;
+        ensure!(is_right, "the wrong MiB was read at {number} MiB");
         if let Some(to) = &mut to {
-            to.write(&chunk)?;
+            to.write(bytes)?;
+        }
+        if let Some(ReadEnd::Dioxide(reader)) = &mut from {
+            reader.consume(CHUNK_BYTES as usize);
         }
         timings.record(begun, begun);
     }

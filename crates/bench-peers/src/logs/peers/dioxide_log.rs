@@ -3,7 +3,7 @@
 use super::{Peer, Site, Visit};
 use anyhow::Result;
 use dioxide_log::{Log, LogOptions, Lsn};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A log, and its first record after those that filled its segments.
 pub struct OneLog {
@@ -13,36 +13,21 @@ pub struct OneLog {
 }
 
 impl OneLog {
-    pub fn open(site: &Site) -> Result<Self> {
-        Self::recycled(&site.dir, &segments(site.size_bytes))
-    }
-
     /// A log that has used all of its segments once, and is empty.
-    pub fn recycled(dir: &Path, segments: &Segments) -> Result<Self> {
-        let log = segments.options().open(dir)?;
-        let filler = segments.filler();
+    pub fn open(site: &Site) -> Result<Self> {
+        let segments = segments(site.size_bytes);
+        let (log, filler) = (segments.options().open(&site.dir)?, segments.filler());
         while log.stats().segments < segments.count {
             log.append(&filler)?;
         }
         log.truncate_front(log.next_lsn())?;
-        Ok(Self { first: log.next_lsn(), log, dir: dir.to_owned() })
-    }
-
-    pub fn append(&self, record: &[u8]) -> Result<()> {
-        Ok(self.log.append(record).map(drop)?)
-    }
-
-    pub fn read_back(self, visit: Visit<'_>) -> Result<()> {
-        self.log.close()?;
-        let log = Log::open(&self.dir)?;
-        log.iter_from(self.first).try_for_each(|record| visit(&record?.1))?;
-        Ok(log.close()?)
+        Ok(Self { first: log.next_lsn(), log, dir: site.dir.clone() })
     }
 }
 
 impl Peer for OneLog {
     fn append(&self, _: usize, record: &[u8]) -> Result<()> {
-        self.append(record)
+        Ok(self.log.append(record).map(drop)?)
     }
 
     fn append_batch(&self, records: &[&[u8]]) -> Result<()> {
@@ -50,7 +35,10 @@ impl Peer for OneLog {
     }
 
     fn read_back(self: Box<Self>, visit: Visit<'_>) -> Result<()> {
-        Self::read_back(*self, visit)
+        self.log.close()?;
+        let log = Log::open(&self.dir)?;
+        log.iter_from(self.first).try_for_each(|record| visit(&record?.1))?;
+        Ok(log.close()?)
     }
 }
 

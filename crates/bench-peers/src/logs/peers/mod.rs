@@ -1,8 +1,8 @@
 //! The logs, one per file, each with its best durable settings.
 
 mod dioxide_log;
+mod dioxide_log_set;
 mod dioxide_log_streams;
-mod dioxide_logs;
 mod fsys;
 mod hiqlite_wal;
 mod nodedb_wal;
@@ -48,7 +48,7 @@ pub fn open(kind: Kind, site: &Site) -> Result<Box<dyn Peer>> {
     Ok(match kind {
         Kind::DioxideLog => Box::new(dioxide_log::OneLog::open(site)?),
         Kind::DioxideLogStreams => Box::new(dioxide_log_streams::Streams::open(site)?),
-        Kind::DioxideLogs => Box::new(dioxide_logs::ManyLogs::open(site)?),
+        Kind::DioxideLogSet => Box::new(dioxide_log_set::Set::open(site)?),
         Kind::Fsys => Box::new(fsys::Journal::open(site)?),
         Kind::HiqliteWal => Box::new(hiqlite_wal::HiqliteWal::open(site)?),
         Kind::NodedbWal => Box::new(nodedb_wal::NodedbWal::open(site)?),
@@ -78,7 +78,7 @@ mod tests {
             let peer = open(kind, &site).unwrap();
             let case = Case { kind, shape, record_bytes: 100 };
             let ledger = Ledger::new(case.record_bytes);
-            let lanes = append(peer.as_ref(), case, &ledger, |appended| appended < 80);
+            let lanes = append(peer.as_ref(), case, &ledger, None, |appended| appended < 80);
             let counts: Vec<_> = lanes.unwrap().iter().map(|lane| lane.records).collect();
             assert_eq!(counts, vec![80; shape.lanes()]);
             let mut check = ledger.check(counts.len());
@@ -99,7 +99,7 @@ mod tests {
     each! {
         dioxide_log_has_every_record: DioxideLog,
         dioxide_log_streams_have_every_record: DioxideLogStreams,
-        dioxide_logs_have_every_record: DioxideLogs,
+        dioxide_log_set_has_every_record: DioxideLogSet,
         fsys_has_every_record: Fsys,
         hiqlite_wal_has_every_record: HiqliteWal,
         nodedb_wal_has_every_record: NodedbWal,
