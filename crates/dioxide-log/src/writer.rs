@@ -343,7 +343,9 @@ impl Writer {
 
     /// Returns the size of the frames of records, and of others. Fails if it is too large.
     pub fn check_size(&self, records: &[&[u8]], others: u64) -> Result<u64> {
-        let bytes = records.iter().map(|record| frame_bytes(record.len())).sum::<u64>() + others;
+        // Lengths that no memory has may come from C.
+        let frames = records.iter().map(|record| frame_bytes(record.len()));
+        let bytes = frames.fold(others, u64::saturating_add);
         let max = Batch::max_bytes(self.segment_bytes);
         match bytes > max {
             true => Err(Error::TooLong { bytes, max }),

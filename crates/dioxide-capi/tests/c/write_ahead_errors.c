@@ -54,6 +54,11 @@ static void arguments_that_make_no_sense(void)
     FAILS(dioxide_log_append_all(log, NULL, 1), EINVAL, "records is NULL");
     FAILS(dioxide_log_append_all(log, records, (size_t)-1), EINVAL, "count");
     FAILS(dioxide_log_append_all(log, records, 2), EINVAL, "iov_base is NULL");
+    /* The sum of the lengths overflowed. */
+    const struct iovec endless[] = {{"x", PTRDIFF_MAX}, {"x", PTRDIFF_MAX}, {"x", PTRDIFF_MAX}};
+    FAILS(dioxide_log_append(log, "x", PTRDIFF_MAX), EMSGSIZE, "at most");
+    FAILS(dioxide_log_append_all(log, endless, 2), EMSGSIZE, "at most");
+    FAILS(dioxide_log_append_all(log, endless, 3), EMSGSIZE, "at most");
     FAILS(dioxide_log_submit(log, NULL, 1), EINVAL, "data is NULL");
     FAILS(dioxide_log_wait(log, 0), EINVAL, "lsn is 0");
     FAILS(dioxide_log_read(log, -1, &byte, 1), EINVAL, "lsn is -1");
