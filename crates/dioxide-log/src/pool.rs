@@ -236,8 +236,9 @@ fn not_retained(writer: &Writer, state: &State) -> Option<Lsn> {
         first_kept = chain.len().saturating_sub(count);
     }
     if let Some(age) = writer.options.retain_age {
-        let oldest = now().saturating_sub(age.as_secs());
-        let old = chain.iter().take_while(|member| member.header.begun <= oldest).count();
+        // Both times are whole seconds.
+        let age_of = |begun| Duration::from_secs(now().saturating_sub(begun).saturating_sub(1));
+        let old = chain.iter().take_while(|member| age_of(member.header.begun) >= age).count();
         // The records of a segment are older than the start of the next one.
         first_kept = first_kept.max(old.saturating_sub(1));
     }

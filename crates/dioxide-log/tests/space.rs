@@ -4,6 +4,8 @@ use dioxide_log::storage::memory::{Faults, Memory};
 use dioxide_log::{Error, Log, LogOptions, Lsn};
 use std::iter;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -120,5 +122,22 @@ fn retention_frees_a_full_log() {
             log.submit(&[1; 5000]).unwrap();
         }
         log.close().unwrap();
+    }
+}
+
+/// The age was rounded down to seconds, and so were the times of segments.
+#[test]
+fn no_record_is_freed_before_its_age() {
+    const AGE: Duration = Duration::from_millis(1900);
+    let log = options().retain_age(AGE).open_storage(Arc::new(Memory::default())).unwrap();
+    let mut begun = Vec::new();
+    while log.stats().segments_freed < 3 {
+        begun.push(Instant::now());
+        log.append(&[1; 30_000]).unwrap();
+        let removed = log.first_lsn().0 as usize - 1;
+        for begun in &begun[..removed] {
+            assert!(begun.elapsed() >= AGE, "{:?}", begun.elapsed());
+        }
+        thread::sleep(Duration::from_millis(10));
     }
 }

@@ -274,8 +274,10 @@ static void without_a_flush_for_each_record(void)
 static void append_until(struct dioxide_log *log, bool (*ends)(struct dioxide_log *))
 {
     static const char record[30000];
-    while (!ends(log))
+    while (!ends(log)) {
         CHECK(dioxide_log_append(log, record, sizeof record) > 0);
+        usleep(1000);
+    }
 }
 
 static bool has_freed(struct dioxide_log *log)
