@@ -51,7 +51,9 @@ impl Counters {
     }
 
     pub fn on_append(&self, records: u64, begun: Option<Instant>) {
-        if let Some(begun) = begun {
+        if let Some(begun) = begun
+            && records > 0
+        {
             let took = begun.elapsed();
             observe::report(&Event::Append { log: &self.log, records, took });
         }

@@ -3,14 +3,16 @@
 use dioxide_log::observe::{self, Event, ObserverIsSet};
 use dioxide_log::storage::Storage;
 use dioxide_log::storage::memory::{Faults, Memory};
-use dioxide_log::{Durability, Log, LogOptions, Lsn, Report};
+use dioxide_log::{Durability, Log, LogOptions, Lsn, Report, StreamLog};
 use std::collections::HashMap;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, Once};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const THREADS: u64 = 8;
 const RECORDS: u64 = 50;
@@ -175,4 +177,49 @@ fn a_failed_write_is_reported_as_one_and_fails_the_log_once() {
 fn a_process_has_one_observer() {
     observe();
     assert_eq!(observe::set_observer(|_| {}), Err(ObserverIsSet));
+}
+
+/// A future of one was reported, a call was not.
+#[test]
+fn an_empty_batch_is_no_append() {
+    observe();
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = Log::open(dir.path().join("log")).unwrap();
+    let streams = StreamLog::open(dir.path().join("streams")).unwrap();
+    log.append_all(&[]).unwrap();
+    block_on(log.append_all_async(&[])).unwrap();
+    streams.stream(1).append_all(&[]).unwrap();
+    block_on(streams.stream(1).append_all_async(&[])).unwrap();
+    assert_eq!(["log", "streams"].map(|name| take(&dir.path().join(name)).appends), [0, 0]);
+}
+
+/// Its thread ended, and the threads that waited for that one stayed.
+#[test]
+fn an_observer_that_panics_ends_the_process() {
+    const DIR: &str = "DIOXIDE_TEST_OF_AN_OBSERVER_THAT_PANICS";
+    const SIGABRT: i32 = 6;
+    if let Some(dir) = std::env::var_os(DIR) {
+        observe::set_observer(|_| panic!("an observer")).unwrap();
+        let log = Log::open(dir).unwrap();
+        // A thread of the log writes it.
+        let _ = block_on(log.append_async(b"a record"));
+        return;
+    }
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", "an_observer_that_panics_ends_the_process", "--nocapture"]);
+    again.env(DIR, dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let (mut child, begun) = (again.spawn().unwrap(), Instant::now());
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if begun.elapsed() > Duration::from_secs(60) => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                panic!("the process hangs");
+            }
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    assert_eq!(status.signal(), Some(SIGABRT), "{status}");
 }

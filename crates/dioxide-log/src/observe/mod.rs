@@ -29,6 +29,7 @@ pub use dioxide::observe::ObserverIsSet;
 
 use crate::error::Error;
 use crate::recover::Report;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -92,7 +93,8 @@ pub enum Event<'a> {
         /// The number of the segment.
         segment: u64,
     },
-    /// A segment was made and filled with zeros, as none was free.
+    /// A segment was made and filled with zeros, or taken from the pool of a set, as the log had no
+    /// free one.
     #[non_exhaustive]
     SegmentCreated {
         /// The log.
@@ -138,6 +140,10 @@ pub(crate) fn begun() -> Option<Instant> {
 
 pub(crate) fn report(event: &Event<'_>) {
     if let Some(observer) = OBSERVER.get() {
-        observer(event);
+        let observed = catch_unwind(AssertUnwindSafe(|| observer(event)));
+        if observed.is_err() {
+            // Threads wait for this one. It has printed the message.
+            std::process::abort();
+        }
     }
 }
