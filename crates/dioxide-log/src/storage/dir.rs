@@ -10,7 +10,7 @@ use dioxide::{Durability, File, OpenOptions};
 use rustix::fs::FlockOperation;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -208,7 +208,10 @@ pub(super) struct Lock {
 impl Lock {
     /// Locks a file of this name, which it makes if it is missing.
     pub fn take(dir: &Path, name: &str) -> Result<Self> {
-        let file = open_lock(&dir.join(name))?;
+        Self::of(open_lock(&dir.join(name))?, dir, name)
+    }
+
+    fn of(file: fs::File, dir: &Path, name: &str) -> Result<Self> {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
             match error {
                 rustix::io::Errno::WOULDBLOCK => Error::Locked { path: dir.into() },
@@ -221,6 +224,13 @@ impl Lock {
     pub fn release(&self) {
         if self.process != std::process::id() {
             return;
+        }
+        // A set may have removed the log meanwhile, and may have made another one of the name.
+        let failed = |error| Error::system("lock", dir, error);
+        let locked = file.metadata().map_err(failed)?;
+        let there = fs::metadata(dir.join(name));
+        if !there.is_ok_and(|it| (it.dev(), it.ino()) == (locked.dev(), locked.ino())) {
+            return Err(Error::Locked { path: dir.into() });
         }
         if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // Closing it would do, unless a child has it.
@@ -401,4 +411,26 @@ pub(super) fn sync_dir(path: &Path) -> Result<()> {
     fs::File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(|error| Error::system("sync", path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two writers had a log: one had opened the lock of a log of the name that was removed then.
+    #[test]
+    fn the_lock_of_a_removed_log_locks_no_other() {
+        let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let dir = root.path().join("a");
+        fs::create_dir(&dir).expect("a new directory");
+        let early = open_lock(&dir.join(LOCK)).expect("it opens");
+        fs::rename(&dir, root.path().join("removed")).expect("it is renamed");
+        let late = open_lock(&root.path().join("removed").join(LOCK)).expect("it opens");
+        assert!(matches!(Lock::of(late, &dir, LOCK), Err(Error::Locked { .. })));
+        fs::create_dir(&dir).expect("a new directory");
+        let lock = Lock::take(&dir, LOCK).expect("it is free");
+        assert!(matches!(Lock::of(early, &dir, LOCK), Err(Error::Locked { .. })));
+        drop(lock);
+        Lock::take(&dir, LOCK).expect("it is free again");
+    }
 }
