@@ -337,6 +337,13 @@ impl Log {
         self.writer().stats()
     }
 
+    /// Whether a close has ended.
+    pub(crate) fn has_closed(&self) -> bool {
+        let state = self.0.state.try_lock();
+        state.is_ok_and(|state| matches!(*state, OpenState::Closed(_)))
+    }
+
+    /// Whether the log was closed. Waits for a close that is running.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.is_closed()
     }

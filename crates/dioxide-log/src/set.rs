@@ -228,7 +228,8 @@ impl Drop for Open {
 }
 
 fn is_idle(place: &Place) -> bool {
-    place.try_lock().is_ok_and(|log| log.as_ref().is_none_or(Log::is_closed))
+    // Without a wait for a close that is running: other names wait for the caller.
+    place.try_lock().is_ok_and(|log| log.as_ref().is_none_or(Log::has_closed))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -239,10 +240,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::lsn::Lsn;
+    use crate::storage::dir::{segment_name, segment_names};
+    use crate::storage::set_dir::POOL;
     use crate::storage::steps::Step;
     use std::fs;
     use std::io;
     use std::path::PathBuf;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     const SEEDS: u64 = 100;
     const LIVES: u64 = 4;
@@ -262,16 +268,25 @@ mod tests {
         /// Steps until the power fails.
         left: u64,
         has_failed: bool,
-        /// The names that are not stable.
-        unstable: Vec<Renamed>,
+        /// Steps until one fails, once.
+        fails: Option<u64>,
+        unstable: Unstable,
+    }
+
+    /// The names that are not stable.
+    #[derive(Clone, Debug, Default)]
+    struct Unstable {
+        renamed: Vec<Renamed>,
+        /// Directories.
+        created: Vec<PathBuf>,
     }
 
     /// The old name and the new one, and which of the two directories were synced.
     type Renamed = (PathBuf, PathBuf, [bool; 2]);
 
     impl PowerCut {
-        fn new(left: u64, unstable: Vec<Renamed>, skips: fn(&Step<'_>) -> bool) -> Arc<Self> {
-            let taken = Taken { left, has_failed: false, unstable };
+        fn new(left: u64, unstable: Unstable, skips: fn(&Step<'_>) -> bool) -> Arc<Self> {
+            let taken = Taken { left, has_failed: false, fails: None, unstable };
             Arc::new(Self { state: Mutex::new(taken), skips })
         }
 
@@ -281,22 +296,28 @@ mod tests {
 
         /// Copies a set as a kill leaves it, and returns the names that are not stable yet. With
         /// `loses` as a power cut leaves it: those are the old ones.
-        fn copy(&self, from: &Path, to: &Path, loses: bool) -> Vec<Renamed> {
+        fn copy(&self, from: &Path, to: &Path, loses: bool) -> Unstable {
             let state = locked(&self.state);
             copy_all(from, to);
             let at = |path: &Path| to.join(path.strip_prefix(from).expect("a path in the set"));
             let renamed = |(old, new, synced): &Renamed| (at(old), at(new), *synced);
-            let unstable: Vec<_> = state.unstable.iter().map(renamed).collect();
+            let unstable = Unstable {
+                renamed: state.unstable.renamed.iter().map(renamed).collect(),
+                created: state.unstable.created.iter().map(|dir| at(dir)).collect(),
+            };
             if !loses {
                 return unstable;
             }
-            for (old, new, _) in unstable.iter().rev() {
+            for (old, new, _) in unstable.renamed.iter().rev() {
                 // Without the directory of a log that was removed meanwhile.
                 if new.exists() && old.parent().is_some_and(Path::exists) {
                     fs::rename(new, old).expect("it is renamed");
                 }
             }
-            Vec::new()
+            for dir in unstable.created.iter().filter(|dir| dir.exists()) {
+                fs::remove_dir_all(dir).expect("it is removed");
+            }
+            Unstable::default()
         }
     }
 
@@ -309,20 +330,31 @@ mod tests {
                 return Err(Error::system("change", Path::new("set"), error));
             };
             state.left = left;
+            if let Some(fails) = state.fails {
+                state.fails = fails.checked_sub(1);
+                if fails == 0 {
+                    let error = io::Error::other("a fault");
+                    return Err(Error::system("change", Path::new("set"), error));
+                }
+            }
+            let is_new = matches!(step, Step::Create(dir) if !dir.exists());
             if (self.skips)(&step) {
                 return Ok(());
             }
             FileSystem.take(step)?;
             match step {
                 Step::Rename { from, to } => {
-                    state.unstable.push((from.into(), to.into(), [false; 2]));
+                    state.unstable.renamed.push((from.into(), to.into(), [false; 2]));
                 }
+                Step::Create(dir) if is_new => state.unstable.created.push(dir.into()),
                 Step::Sync(dir) => {
-                    for (from, to, synced) in &mut state.unstable {
+                    let Unstable { renamed, created } = &mut state.unstable;
+                    for (from, to, synced) in renamed.iter_mut() {
                         synced[0] |= from.parent() == Some(dir);
                         synced[1] |= to.parent() == Some(dir);
                     }
-                    state.unstable.retain(|(_, _, synced)| *synced != [true; 2]);
+                    renamed.retain(|(_, _, synced)| *synced != [true; 2]);
+                    created.retain(|made| made.parent() != Some(dir));
                 }
                 _ => {}
             }
@@ -434,7 +466,7 @@ mod tests {
         let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let path = |life: u64| root.path().join(format!("set {life}"));
         fs::create_dir(path(0)).expect("a directory");
-        let (mut states, mut unstable, mut marker) = (vec![Model::new()], Vec::new(), 0);
+        let (mut states, mut unstable, mut marker) = (vec![Model::new()], Unstable::default(), 0);
         for life in 0..LIVES {
             let steps = PowerCut::new(rng.u64(..80), unstable, skips);
             let set = options().open_set_by(&path(life), steps.clone());
@@ -499,5 +531,246 @@ mod tests {
     fn names_that_are_not_synced_lose_logs() {
         let lost = |seed: &u64| play(*seed, |step| matches!(step, Step::Sync(_))).is_err();
         assert!((0..SEEDS).filter(lost).count() > SEEDS as usize / 4);
+    }
+
+    /// A file system where steps fail or wait.
+    #[derive(Debug, Default)]
+    struct Faulty(Mutex<Fault>);
+
+    #[derive(Debug, Default)]
+    struct Fault {
+        /// Which steps fail. The flag says whether there was a renaming before.
+        fails: Option<fn(&Step<'_>, bool) -> bool>,
+        is_renamed: bool,
+        /// Only the first fails.
+        once: bool,
+        waits: Option<fn(&Step<'_>) -> bool>,
+    }
+
+    impl Faulty {
+        fn set(&self, fails: fn(&Step<'_>, bool) -> bool, once: bool) {
+            *locked(&self.0) = Fault { fails: Some(fails), once, ..Fault::default() };
+        }
+
+        fn has_failed(&self) -> bool {
+            locked(&self.0).fails.is_none()
+        }
+    }
+
+    impl Steps for Faulty {
+        fn take(&self, step: Step<'_>) -> Result<()> {
+            while locked(&self.0).waits.is_some_and(|waits| waits(&step)) {
+                thread::yield_now();
+            }
+            let mut fault = locked(&self.0);
+            if fault.fails.is_some_and(|fails| fails(&step, fault.is_renamed)) {
+                if fault.once {
+                    fault.fails = None;
+                }
+                return Err(Error::system("change", Path::new("set"), io::Error::other("a fault")));
+            }
+            fault.is_renamed |= matches!(step, Step::Rename { .. });
+            drop(fault);
+            FileSystem.take(step)
+        }
+    }
+
+    fn until(what: &str, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            thread::yield_now();
+        }
+    }
+
+    fn segments(dir: &Path) -> u64 {
+        segment_names(dir).expect("a directory").len() as u64
+    }
+
+    fn fill(log: &Log) {
+        for number in 0..6 {
+            log.append(&[number; 50_000]).expect("it is appended");
+        }
+    }
+
+    /// They were left in a directory where no log found them until the next open.
+    #[test]
+    fn a_step_that_fails_leaves_no_segment_behind() {
+        let kinds: [fn(&Step<'_>, bool) -> bool; 4] = [
+            |step, _| matches!(step, Step::Head { .. }),
+            |step, _| matches!(step, Step::Rename { .. }),
+            |step, is_renamed| is_renamed && matches!(step, Step::Sync(dir) if dir.ends_with(POOL)),
+            |step, is_renamed| {
+                is_renamed && matches!(step, Step::Sync(dir) if !dir.ends_with(POOL))
+            },
+        ];
+        for (kind, fails) in kinds.into_iter().enumerate() {
+            let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+            let steps = Arc::new(Faulty::default());
+            let set = options().open_set_by(root.path(), steps.clone()).expect("it opens");
+            let all_are_known = |names: &[&str]| {
+                let known = |name: &&str| {
+                    let stats = set.log(name).expect("it is open").stats();
+                    segments(&root.path().join(name)) == stats.segments + stats.free_segments
+                };
+                names.iter().all(known)
+                    && segments(&root.path().join(POOL)) == set.stats().free_segments
+            };
+            let log = set.log("a").expect("a new log");
+            fill(&log);
+            steps.set(fails, true);
+            log.truncate_front(log.next_lsn()).expect("it is truncated");
+            until("a segment is given", || steps.has_failed());
+            until(&format!("a segment was not given: {kind}"), || {
+                // It keeps one, so no other one is on its way.
+                let is_quiet = log.stats().free_segments == 1;
+                is_quiet && all_are_known(&["a"]) && set.stats().free_segments == SPARE as u64
+            });
+            steps.set(fails, true);
+            set.log("b").expect_err("a segment is not taken");
+            assert!(steps.has_failed());
+            set.log("b").expect("a new log").append(b"a record").expect("it is appended");
+            until(&format!("a segment was not taken: {kind}"), || all_are_known(&["a", "b"]));
+        }
+    }
+
+    /// A log that could not be removed, and a free segment that could not be erased, kept the whole
+    /// set closed.
+    #[test]
+    fn a_segment_that_cannot_be_written_keeps_no_set_closed() {
+        let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let path = root.path();
+        let steps = Arc::new(Faulty::default());
+        let set = options().open_set_by(path, steps.clone()).expect("it opens");
+        for name in ["a", "b"] {
+            fill(&set.log(name).expect("a new log"));
+            set.log(name).and_then(Log::close).expect("it closes");
+        }
+        steps.set(|step, _| matches!(step, Step::Head { .. }), false);
+        set.remove("a").expect("it is removed");
+        assert_eq!(set.names().expect("names"), ["b"]);
+        set.close().expect("it closes");
+        fs::rename(path.join("b"), path.join(".removed")).expect("it is renamed");
+        let taken = path.join(".removed").join(segment_name(0));
+        fs::rename(taken, path.join(POOL).join(segment_name(7))).expect("it is renamed");
+        let set = options().open_set_by(path, steps).expect("it opens");
+        assert_eq!((segments(&path.join(POOL)), set.stats().free_segments), (0, 0));
+        assert!(!path.join(".removed").exists());
+    }
+
+    /// The close of one log waits for the thread of the set. All other names waited for that close.
+    #[test]
+    fn a_log_that_closes_slowly_holds_up_no_other() {
+        let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let steps = Arc::new(Faulty::default());
+        let set = options().open_set_by(root.path(), steps.clone()).expect("it opens");
+        fill(&set.log("x").expect("a new log"));
+        set.log("x").and_then(Log::close).and_then(|()| set.remove("x")).expect("it is removed");
+        let log = set.log("a").expect("a new log");
+        locked(&steps.0).waits = Some(
+            |step| matches!(step, Step::Rename { to, .. } if to.to_string_lossy().contains("/a/")),
+        );
+        // The thread of the set takes a segment ahead, which does not end.
+        log.append(&[1; 50_000]).expect("it is appended");
+        let closing = thread::spawn({
+            let log = log.clone();
+            move || log.close()
+        });
+        until("it closes", || matches!(log.append(b"x"), Err(Error::Closed)));
+        let (sender, receiver) = mpsc::channel();
+        let opening = thread::spawn({
+            let set = set.clone();
+            move || {
+                set.log("b").expect("a new log");
+                sender.send(()).expect("it is awaited");
+            }
+        });
+        let opened = receiver.recv_timeout(Duration::from_secs(20));
+        locked(&steps.0).waits = None;
+        closing.join().expect("no panic").expect("it closes");
+        opening.join().expect("no panic");
+        opened.expect("another log opens meanwhile");
+    }
+
+    /// A log that another thread removed meanwhile was an error.
+    #[test]
+    fn names_are_listed_while_logs_are_removed() {
+        let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let set = options().open_set(root.path()).expect("it opens");
+        set.log("stays").expect("a new log");
+        let removing = thread::spawn({
+            let set = set.clone();
+            move || {
+                for _ in 0..200 {
+                    set.log("a").and_then(Log::close).expect("a new log");
+                    set.remove("a").expect("it is removed");
+                }
+            }
+        });
+        while !removing.is_finished() {
+            let names = set.names().expect("they are listed");
+            assert!(names == ["stays"] || names == ["a", "stays"], "{names:?}");
+        }
+        removing.join().expect("no panic");
+    }
+
+    /// A set in memory whose steps fail as the test says.
+    fn with_power(root: &Path) -> (Arc<PowerCut>, LogSet) {
+        let path = root.join("set");
+        fs::create_dir(&path).expect("a new directory");
+        let steps = PowerCut::new(u64::MAX, Unstable::default(), |_| false);
+        let set = options().open_set_by(&path, steps.clone()).expect("it opens");
+        (steps, set)
+    }
+
+    /// The logs of a set after a power cut now.
+    fn after_power_cut(root: &Path, steps: &PowerCut) -> Model {
+        steps.copy(&root.join("set"), &root.join("copy"), true);
+        let set = options().open_set(root.join("copy")).expect("it opens");
+        filled(&found(&set).expect("all records are read"))
+    }
+
+    /// The sync of its directory had failed. The next removal gave its segments, while a power cut
+    /// could bring the log back.
+    #[test]
+    fn a_removal_is_stable_before_the_segments_are_given() {
+        for (fails, left) in (0..5).flat_map(|fails| (0..30).map(move |left| (fails, left))) {
+            let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+            let (steps, set) = with_power(root.path());
+            for name in ["a", "b"] {
+                let log = set.log(name).expect("a new log");
+                for marker in 1..4 {
+                    log.append(&[marker; 50_000]).expect("it is appended");
+                }
+            }
+            let full = found(&set).expect("all records are read");
+            for name in ["a", "b"] {
+                set.log(name).and_then(Log::close).expect("it closes");
+            }
+            let mut state = locked(&steps.state);
+            (state.fails, state.left) = (Some(fails), left);
+            drop(state);
+            let removed = ["a", "b"].map(|name| set.remove(name).is_ok());
+            let there = after_power_cut(root.path(), &steps);
+            for (name, removed) in ["a", "b"].into_iter().zip(removed) {
+                let log = there.get(name);
+                assert!(log.is_none() || log == full.get(name), "{fails} {left}: {name} {log:?}");
+                assert!(log.is_none() || !removed, "{fails} {left}: {name} is removed");
+            }
+        }
+    }
+
+    /// A call had made the directory of the log and failed. The next one took the name for stable.
+    #[test]
+    fn a_log_whose_creation_failed_first_is_stable() {
+        for fails in 0..8 {
+            let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+            let (steps, set) = with_power(root.path());
+            locked(&steps.state).fails = Some(fails);
+            let log = set.log("a").or_else(|_| set.log("a")).expect("a new log");
+            log.append(&7u64.to_le_bytes()).expect("it is appended");
+            let expected = Model::from([("a", (1, vec![7]))]);
+            assert_eq!(after_power_cut(root.path(), &steps), expected, "{fails}");
+        }
     }
 }

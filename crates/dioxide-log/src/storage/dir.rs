@@ -3,7 +3,7 @@
 //! to another log, see [`pool_dir`](super::pool_dir).
 
 use super::pool_dir::PoolDir;
-use super::steps::Step;
+use super::steps::{FileSystem, Step, Steps};
 use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
 use dioxide::{Durability, File, OpenOptions};
@@ -55,12 +55,18 @@ impl Dir {
         if missing && !create {
             return Err(Error::Missing { path: path.into() });
         }
-        if missing {
-            create_dirs(path)?;
-        }
         if path.join(set_dir::POOL).exists() {
             let reason = "a set of logs, not a log; open one of the logs in it";
             return Err(Error::Options(format!("{}: {reason}", path.display())));
+        }
+        // A log with segments was opened before.
+        if missing || segment_names(path)?.is_empty() {
+            match &pool {
+                Some(pool) => {
+                    pool.steps().take_all(&[Step::Create(path), Step::Sync(above(path))])?
+                }
+                None => create_dirs(path, &FileSystem)?,
+            }
         }
         let lock = Lock::take(path, LOCK)?;
         remove_if_there(&path.join(UNFINISHED))?;
@@ -129,6 +135,7 @@ impl Dir {
         if made.is_err() {
             // Its space is needed. The error of the first failure counts.
             let _ = fs::remove_file(&unfinished);
+            let _ = fs::remove_file(path);
         }
         made
     }
@@ -218,19 +225,19 @@ impl Lock {
                 error => Error::system("lock", dir, error),
             }
         })?;
-        Ok(Self { file: Mutex::new(Some(file)), process: std::process::id() })
-    }
-
-    pub fn release(&self) {
-        if self.process != std::process::id() {
-            return;
-        }
         // A set may have removed the log meanwhile, and may have made another one of the name.
         let failed = |error| Error::system("lock", dir, error);
         let locked = file.metadata().map_err(failed)?;
         let there = fs::metadata(dir.join(name));
         if !there.is_ok_and(|it| (it.dev(), it.ino()) == (locked.dev(), locked.ino())) {
             return Err(Error::Locked { path: dir.into() });
+        }
+        Ok(Self { file: Mutex::new(Some(file)), process: std::process::id() })
+    }
+
+    pub fn release(&self) {
+        if self.process != std::process::id() {
+            return;
         }
         if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // Closing it would do, unless a child has it.
@@ -344,12 +351,12 @@ impl Segment for SegmentFile {
 }
 
 /// The name of a segment with this number.
-pub(super) fn segment_name(number: u64) -> String {
+pub(crate) fn segment_name(number: u64) -> String {
     format!("{SEGMENT_PREFIX}{number:06}")
 }
 
 /// The segments of a directory: the numbers in their names, and their paths.
-pub(super) fn segment_names(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
+pub(crate) fn segment_names(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let failed = |error| Error::system("list", dir, error);
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
@@ -396,14 +403,47 @@ pub(super) fn remove_if_there(path: &Path) -> Result<()> {
 }
 
 /// Makes a directory and those above it that are missing. Their names are stable on return.
-pub(super) fn create_dirs(path: &Path) -> Result<()> {
+///
+/// Each is stable before the next one is made. So only the lowest one that is there may not be: an
+/// earlier call made it, and failed or was killed.
+pub(super) fn create_dirs(path: &Path, steps: &dyn Steps) -> Result<()> {
     let missing = path.ancestors().take_while(|dir| *dir != Path::new("") && !dir.exists());
     let missing: Vec<_> = missing.collect();
-    fs::create_dir_all(path).map_err(|error| Error::system("create", path, error))?;
-    missing.into_iter().rev().try_for_each(|dir| {
-        let above = dir.parent().filter(|dir| *dir != Path::new(""));
-        sync_dir(above.unwrap_or(Path::new(".")))
-    })
+    let there = path.ancestors().nth(missing.len()).filter(|dir| dir.parent().is_some());
+    if let Some(there) = there
+        && let Err(error) = steps.take(Step::Sync(above(there)))
+        && !UNSYNCED.iter().any(|kind| is(&error, *kind))
+    {
+        return Err(error);
+    }
+    let make = |dir: &Path| steps.take_all(&[Step::Create(dir), Step::Sync(above(dir))]);
+    missing.into_iter().rev().try_for_each(make)
+}
+
+/// The errors of a directory that this process does not make names in, or cannot sync at all.
+const UNSYNCED: [io::ErrorKind; 4] = [
+    io::ErrorKind::PermissionDenied,
+    io::ErrorKind::ReadOnlyFilesystem,
+    io::ErrorKind::InvalidInput,
+    io::ErrorKind::Unsupported,
+];
+
+/// The directory that has the name of this one.
+fn above(dir: &Path) -> &Path {
+    dir.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// Makes a directory, unless it is there.
+pub(super) fn make_dir(path: &Path) -> Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if !path.is_dir() => Err(Error::system("create", path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a system call failed by this error.
+pub(super) fn is(error: &Error, kind: io::ErrorKind) -> bool {
+    matches!(error, Error::System { error, .. } if error.kind() == kind)
 }
 
 /// Makes the names of a directory stable.

@@ -21,7 +21,7 @@
 //! a log that was not created. [`PoolDir::open`] overwrites it. A free segment in the directory of
 //! a log is given back once that log is open.
 
-use super::dir::{create_dirs, segment_name, segment_names};
+use super::dir::{segment_name, segment_names};
 use super::steps::{Step, Steps};
 use crate::error::{Error, Result};
 use crate::format::header::{Found, Header};
@@ -57,13 +57,23 @@ struct Free {
 impl PoolDir {
     /// Opens a directory, creates it if it is missing, and overwrites headers that a crash left.
     pub fn open(path: &Path, segments_max: usize, steps: Arc<dyn Steps>) -> Result<Self> {
-        create_dirs(path)?;
+        // The set makes its name stable.
+        steps.take(Step::Create(path))?;
         // A process that was killed may not have synced its last names.
         steps.take(Step::Sync(path))?;
         let segments = segments_of(path)?;
         let next_name = segments.last().map_or(0, |(number, _)| number + 1);
-        let free: VecDeque<_> = segments.into_iter().map(|(_, free)| free).collect();
-        free.iter().try_for_each(|free| erase_header(&free.path, steps.as_ref()))?;
+        let mut free = VecDeque::new();
+        for (_, segment) in segments {
+            match erase_header(&segment.path, steps.as_ref()) {
+                Ok(()) => free.push_back(segment),
+                Err(error) => {
+                    // The set does not need it.
+                    log::warn!("{error}");
+                    steps.take(Step::Remove(&segment.path))?;
+                }
+            }
+        }
         let (path, free, next_name) = (path.into(), Mutex::new(free), AtomicU64::new(next_name));
         let pool = Self { path, segments_max, steps, free, next_name, counters: <_>::default() };
         pool.make_room(segments_max)?;
@@ -97,40 +107,49 @@ impl PoolDir {
         };
         let Some(taken) = taken else { return Ok(false) };
         let from = taken.path.as_path();
-        if let Some(block) = head {
-            self.steps.take(Step::Head { path: from, block })?;
-        }
-        let moved = self.steps.take(Step::Rename { from, to });
+        let moved = head
+            .map_or(Ok(()), |block| self.steps.take(Step::Head { path: from, block }))
+            .and_then(|()| self.steps.take(Step::Rename { from, to }))
+            .and_then(|()| self.steps.take_all(&[Step::Sync(dir), Step::Sync(&self.path)]));
         if let Err(error) = moved {
-            // Unless it became a first one, it is free as before.
-            if head.is_none() {
-                self.free().push_front(taken);
-            }
+            self.drop_both(from, to);
             return Err(error);
         }
-        self.steps.take_all(&[Step::Sync(dir), Step::Sync(&self.path)])?;
         self.counters.on_taken();
         Ok(true)
     }
 
+    /// Removes a segment that was not moved from one path to the other. No thread knows it any
+    /// more, and its space is needed. The error of the first failure counts.
+    fn drop_both(&self, from: &Path, to: &Path) {
+        self.counters.on_removed();
+        for path in [from, to] {
+            let _ = self.steps.take(Step::Remove(path));
+        }
+    }
+
     /// Moves a segment here that no thread uses, from the directory of its log. It is removed if
-    /// there is no room.
+    /// there is no room, or if a step fails.
     pub fn give(&self, segment: &Path, bytes: u64, dir: &Path) -> Result<()> {
         if self.segments_max == 0 {
             self.counters.on_removed();
             return self.steps.take(Step::Remove(segment));
         }
-        // Those of another size may not be needed any more, and are the oldest then.
-        self.make_room(self.segments_max - 1)?;
         let number = self.next_name.fetch_add(1, Relaxed);
         let to = self.path.join(segment_name(number));
         let zeros = Buffer::zeroed(BLOCK_BYTES as usize);
-        self.steps.take_all(&[
+        let steps = [
             Step::Head { path: segment, block: &zeros },
             Step::Rename { from: segment, to: &to },
             Step::Sync(&self.path),
             Step::Sync(dir),
-        ])?;
+        ];
+        // Those of another size may not be needed any more, and are the oldest then.
+        let room = self.make_room(self.segments_max - 1);
+        if let Err(error) = room.and_then(|()| self.steps.take_all(&steps)) {
+            self.drop_both(segment, &to);
+            return Err(error);
+        }
         self.free().push_back(Free { path: to, bytes });
         self.counters.on_given();
         Ok(())
@@ -140,8 +159,11 @@ impl PoolDir {
     /// that of a log that was removed: no thread uses it.
     pub fn dissolve(&self, dir: &Path) -> Result<()> {
         for Free { path, bytes } in segments_of(dir)?.into_iter().map(|(_, free)| free) {
-            if self.len() < self.segments_max {
-                self.give(&path, bytes, dir)?;
+            if self.len() < self.segments_max
+                && let Err(error) = self.give(&path, bytes, dir)
+            {
+                // The pool does not need it.
+                log::warn!("{error}");
             }
         }
         self.steps.take(Step::RemoveAll(dir))

@@ -8,13 +8,14 @@
 //! 3. The pool takes segments of the log, as far as it has room.
 //! 4. The directory is removed.
 //!
-//! [`SetDir::open`] repeats the last two.
+//! [`SetDir::open`], and the next removal, repeat the last three.
 
-use super::dir::{Dir, Lock, create_dirs, segment_names};
+use super::dir::{Dir, Lock, create_dirs, is, segment_names};
 use super::pool_dir::PoolDir;
 use super::steps::{Step, Steps};
 use crate::error::{Error, Result};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -50,8 +51,9 @@ impl SetDir {
         if missing && !create {
             return Err(Error::Missing { path: path.into() });
         }
-        if missing {
-            create_dirs(path)?;
+        // A set with a pool was opened before.
+        if missing || !path.join(POOL).exists() {
+            create_dirs(path, steps.as_ref())?;
         }
         if !segment_names(path)?.is_empty() {
             let reason = "a log, not a set of logs; a set needs a directory of its own";
@@ -82,8 +84,15 @@ impl SetDir {
             let entry = entry.map_err(failed)?;
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = entry.path();
-            if check_name(&name).is_ok() && path.is_dir() && !segment_names(&path)?.is_empty() {
-                names.push(name);
+            if check_name(&name).is_err() || !path.is_dir() {
+                continue;
+            }
+            match segment_names(&path) {
+                Ok(segments) if segments.is_empty() => {}
+                Ok(_) => names.push(name),
+                // Removed since.
+                Err(error) if is(&error, io::ErrorKind::NotFound) => {}
+                Err(error) => return Err(error),
             }
         }
         names.sort();
@@ -105,17 +114,19 @@ impl SetDir {
             return Err(Error::Missing { path: from });
         }
         let lock = self.log(name, false)?;
-        self.steps.take_all(&[Step::Rename { from: &from, to: &to }, Step::Sync(&self.path)])?;
+        self.steps.take(Step::Rename { from: &from, to: &to })?;
         drop(lock);
         self.finish_removal()
     }
 
     fn finish_removal(&self) -> Result<()> {
         let removed = self.path.join(REMOVED);
-        match removed.exists() {
-            true => self.pool.dissolve(&removed),
-            false => Ok(()),
+        if !removed.exists() {
+            return Ok(());
         }
+        // The log must not come back without its segments.
+        self.steps.take(Step::Sync(&self.path))?;
+        self.pool.dissolve(&removed)
     }
 
     /// Lets another process open the set.

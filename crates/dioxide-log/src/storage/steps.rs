@@ -2,7 +2,7 @@
 //! between any two, and the power may fail: a name that was not synced may be the old one again.
 
 use super::Segment;
-use super::dir::{SegmentFile, remove_if_there, sync_dir};
+use super::dir::{SegmentFile, make_dir, remove_if_there, sync_dir};
 use crate::error::{Error, Result};
 use std::fmt::Debug;
 use std::fs;
@@ -13,6 +13,8 @@ use std::path::Path;
 pub enum Step<'a> {
     /// Overwrites the first block of a segment. It is stable then.
     Head { path: &'a Path, block: &'a [u8] },
+    /// Makes a directory, unless it is there.
+    Create(&'a Path),
     /// Gives a file or directory another name.
     Rename { from: &'a Path, to: &'a Path },
     /// Makes the names of a directory stable.
@@ -44,6 +46,7 @@ impl Steps for FileSystem {
                 segment.write(block, 0, true)?;
                 segment.rest()
             }
+            Step::Create(dir) => make_dir(dir),
             Step::Rename { from, to } => {
                 fs::rename(from, to).map_err(|error| Error::system("rename", from, error))
             }
