@@ -13,6 +13,8 @@ pub enum Error {
     Log(dioxide_log::Error),
     /// A record of the group is not one of these types.
     Decode(rmp_serde::decode::Error),
+    /// The types refuse to be encoded.
+    Encode(rmp_serde::encode::Error),
     /// The group contradicts itself.
     Corrupt(String),
     /// A number of a group above [`GROUP_MAX`](crate::GROUP_MAX).
@@ -26,6 +28,7 @@ impl std::fmt::Display for Error {
             Self::Decode(error) => {
                 write!(f, "a record of the group has other types ({error}); open it with its own")
             }
+            Self::Encode(error) => write!(f, "an entry cannot be encoded: {error}"),
             Self::Corrupt(reason) => write!(f, "{reason}; restore the log from a copy"),
             Self::Group(group) => {
                 write!(f, "group {group}; use numbers up to {}", crate::GROUP_MAX)
@@ -39,6 +42,7 @@ impl std::error::Error for Error {
         match self {
             Self::Log(error) => Some(error),
             Self::Decode(error) => Some(error),
+            Self::Encode(error) => Some(error),
             Self::Corrupt(_) | Self::Group(_) => None,
         }
     }
@@ -53,6 +57,12 @@ impl From<dioxide_log::Error> for Error {
 impl From<rmp_serde::decode::Error> for Error {
     fn from(error: rmp_serde::decode::Error) -> Self {
         Self::Decode(error)
+    }
+}
+
+impl From<rmp_serde::encode::Error> for Error {
+    fn from(error: rmp_serde::encode::Error) -> Self {
+        Self::Encode(error)
     }
 }
 

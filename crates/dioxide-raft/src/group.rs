@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::recent::Recent;
-use dioxide_log::{Lsn, Stream, StreamAppend, StreamChange};
+use dioxide_log::{Lsn, Stream, StreamAppend, StreamChange, StreamLog};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
     AnyError, AsyncRuntime, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId, RaftLogReader,
@@ -19,6 +19,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory for entries that are stable already, in bytes.
 const RECENT_BYTES: usize = 1 << 20;
+
+/// The bytes of entries that are one atomic batch, unless one entry is longer. A batch must fit
+/// into a segment, and those of the call of raft need not be atomic.
+const BATCH_BYTES: usize = 32 << 10;
+/// More than what an entry needs besides its bytes.
+const FRAME_BYTES: usize = 64;
 
 /// The log of one raft group: a `RaftLogStorage` and a `RaftLogReader`.
 ///
@@ -59,8 +65,8 @@ fn lsn_of(index: u64) -> Lsn {
     Lsn(index + 1)
 }
 
-fn encode(value: &impl Serialize) -> Vec<u8> {
-    rmp_serde::to_vec_named(value).expect("types of raft are maps, numbers and bytes")
+fn encode(value: &impl Serialize) -> Result<Vec<u8>> {
+    Ok(rmp_serde::to_vec_named(value)?)
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
@@ -77,30 +83,44 @@ fn failed<C: RaftTypeConfig>(
 }
 
 impl<C: RaftTypeConfig> GroupLog<C> {
-    pub(crate) fn open(entries: Stream, facts: Stream) -> Result<Self> {
-        let saved = match facts.last_lsn() {
-            Some(last) => facts.read(last)?.map(|bytes| decode(&bytes)).transpose()?,
-            None => None,
+    pub(crate) fn open(log: &StreamLog, entries: Stream, facts: Stream) -> Result<Self> {
+        // A use of the group before may have left writes in flight, which readers do not see.
+        if [&entries, &facts].iter().any(|stream| stream.stable_lsn() < stream.next_lsn()) {
+            log.sync()?;
+        }
+        let facts_found: Facts<C> = match facts.last_lsn() {
+            Some(last) => {
+                let lost = || Error::Corrupt("the vote is not there".into());
+                decode(&facts.read(last)?.ok_or_else(lost)?)?
+            }
+            None => Facts::default(),
         };
-        let facts_found: Facts<C> = saved.unwrap_or_default();
         // A crash may have come between the record of the purge and the truncation.
         if let Some(purged) = &facts_found.purged {
             entries.truncate_front(lsn_of(purged.index + 1))?;
         }
-        let last = match entries.last_lsn() {
-            Some(last) => {
-                entries.read(last)?.map(|bytes| decode::<C::Entry>(&bytes)).transpose()?
-            }
-            None => None,
-        };
-        let last = last.map(|entry| entry.get_log_id().clone()).or(facts_found.purged.clone());
-        let state = State { facts: facts_found, last, recent: Recent::default() };
-        let shared = Arc::new(Shared { entries, facts, state: Mutex::new(state) });
-        Ok(Self { shared })
+        let end = entries.next_lsn().0 - 1;
+        let state = State { facts: facts_found, last: None, recent: Recent::default() };
+        let group = Self { shared: Arc::new(Shared { entries, facts, state: Mutex::new(state) }) };
+        let last = group.last_below(end)?;
+        group.state().last = last;
+        Ok(group)
     }
 
     fn state(&self) -> MutexGuard<'_, State<C>> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The id of the last entry below an index, or of the last purged one.
+    fn last_below(&self, index: u64) -> Result<Option<LogId<C::NodeId>>> {
+        let first = self.shared.entries.first_lsn().0 - 1;
+        for index in (first..index).rev() {
+            // It may be a gap.
+            if let Some(entry) = self.read_range(index..=index)?.pop() {
+                return Ok(Some(entry.get_log_id().clone()));
+            }
+        }
+        Ok(self.state().facts.purged.clone())
     }
 
     /// Saves the facts after a change.
@@ -108,44 +128,63 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         let facts = &self.shared.facts;
         let mut state = self.state();
         change(&mut state.facts);
-        let append = facts.append_async(&encode(&state.facts));
+        let encoded = encode(&state.facts).expect("ids are numbers and names");
+        let append = facts.append_async(&encoded);
         // The older ones go with a later write. It is soon enough when there are some.
         let older = facts.next_lsn().0 - facts.first_lsn().0 > FACTS_MAX;
         let truncate = older.then(|| facts.truncate_front_async(Lsn(facts.next_lsn().0 - 1)));
         Saved { append, truncate }
     }
 
-    /// Adds entries to the log. They are readable then.
-    fn begin_append(&self, entries: &[C::Entry]) -> Result<StreamAppend> {
+    /// Adds entries to the log. They are readable then, and stable once all batches are.
+    fn begin_append(&self, entries: &[C::Entry]) -> Result<Vec<StreamAppend>> {
         let stream = &self.shared.entries;
         let mut state = self.state();
+        // A snapshot has those that were purged.
+        let kept = state.facts.purged.as_ref().map_or(0, |purged| purged.index + 1);
+        let purged = entries.partition_point(|entry| entry.get_log_id().index < kept);
+        let entries = &entries[purged..];
+        let Some(first) = entries.first().map(|entry| entry.get_log_id().index) else {
+            return Ok(Vec::new());
+        };
+        let end = stream.next_lsn().0 - 1;
+        let is_empty = stream.last_lsn().is_none();
+        let begin = if first < end || is_empty { first } else { end };
         let mut records = Vec::with_capacity(entries.len());
-        if let Some(first) = entries.first() {
-            let (index, next) = (first.get_log_id().index, stream.next_lsn().0 - 1);
-            if index < next {
-                // Raft truncates before. What comes later in the log counts.
-                state.recent.truncate(index);
-                drop(stream.truncate_back_async(lsn_of(index)));
-            } else if stream.last_lsn().is_none() {
-                drop(stream.truncate_front_async(lsn_of(index)));
-            } else if index - next > GAP_MAX {
+        for entry in entries {
+            let (index, next) = (entry.get_log_id().index, begin + records.len() as u64);
+            if !(next..=next + GAP_MAX).contains(&index) {
                 return Err(Error::Corrupt(format!("entry {index} where {next} comes next")));
-            } else {
-                // Raft leaves no gaps, but its conformance suite does.
-                records.extend((next..index).map(|index| (index, Vec::new())));
             }
+            // Raft leaves no gaps, but its conformance suite does.
+            records.extend((next..index).map(|_| Vec::new()));
+            records.push(encode(entry)?);
         }
-        records.extend(entries.iter().map(|entry| (entry.get_log_id().index, encode(entry))));
-        let slices: Vec<&[u8]> = records.iter().map(|(_, record)| &record[..]).collect();
-        let append = stream.append_all_async(&slices);
-        for (index, record) in records {
-            state.recent.push(index, record);
+        // Raft has done both before.
+        if begin < end {
+            stream.truncate_back(lsn_of(begin))?;
+            state.recent.truncate(begin);
+        } else if begin > end {
+            stream.truncate_front(lsn_of(begin))?;
         }
-        if let Some(last) = entries.last() {
+        let (mut appends, mut end) = (Vec::new(), begin);
+        for batch in batches(&records) {
+            let slices: Vec<&[u8]> = batch.iter().map(Vec::as_slice).collect();
+            appends.push(stream.append_all_async(&slices));
+            if stream.next_lsn() != lsn_of(end + batch.len() as u64) {
+                // It was refused, as the append reports. No other batch may take its place.
+                break;
+            }
+            end += batch.len() as u64;
+        }
+        if let Some(last) = entries.iter().rev().find(|entry| entry.get_log_id().index < end) {
             state.last = Some(last.get_log_id().clone());
         }
+        for (index, record) in (begin..end).zip(records) {
+            state.recent.push(index, record);
+        }
         state.recent.shrink(RECENT_BYTES, stream.stable_lsn().0 - 1);
-        Ok(append)
+        Ok(appends)
     }
 
     fn read_range(&self, range: impl RangeBounds<u64>) -> Result<Vec<C::Entry>> {
@@ -154,16 +193,19 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         let (first, next) = (entries.first_lsn().0 - 1, entries.next_lsn().0 - 1);
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
-            Bound::Excluded(start) => start + 1,
+            Bound::Excluded(start) => start.saturating_add(1),
             Bound::Unbounded => 0,
         };
         let end = match range.end_bound() {
-            Bound::Included(end) => end + 1,
+            Bound::Included(end) => end.saturating_add(1),
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
         let (start, end) = (start.max(first), end.min(next));
         let mut found = Vec::new();
+        if start >= end {
+            return Ok(found);
+        }
         let mut index = start;
         // The oldest are on disk only. All that are not stable are in memory.
         let mut iter = entries.iter_from(lsn_of(start));
@@ -184,6 +226,30 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         }
         Ok(found)
     }
+}
+
+/// The parts of these records that are appended together.
+fn batches(records: &[Vec<u8>]) -> impl Iterator<Item = &[Vec<u8>]> {
+    let mut rest = records;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |record: &&Vec<u8>| {
+            bytes += record.len() + FRAME_BYTES;
+            bytes <= BATCH_BYTES
+        };
+        let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
+        let (batch, behind) = rest.split_at(count);
+        rest = behind;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+/// Waits until all are stable.
+async fn all(appends: Vec<StreamAppend>) -> dioxide_log::Result<()> {
+    for append in appends {
+        append.await?;
+    }
+    Ok(())
 }
 
 /// Facts that are being saved.
@@ -279,27 +345,28 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
         I::IntoIter: OptionalSend,
     {
         let entries: Vec<C::Entry> = entries.into_iter().collect();
-        let append = self.begin_append(&entries);
-        let append =
-            append.map_err(|error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Write, error))?;
+        let appends = self.begin_append(&entries);
+        let appends =
+            appends.map_err(|error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Write, error))?;
         drop(C::AsyncRuntime::spawn(async move {
-            callback.log_io_completed(append.await.map(drop).map_err(Into::into));
+            callback.log_io_completed(all(appends).await.map_err(Into::into));
         }));
         Ok(())
     }
 
     async fn truncate(&mut self, log_id: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
         let error = |error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Delete, error);
-        let before = match log_id.index.checked_sub(1) {
-            Some(before) => self.read_range(before..=before).map_err(error)?.pop(),
-            None => None,
-        };
+        let before = self.last_below(log_id.index).map_err(error)?;
         let truncated = {
+            let (stream, next) = (&self.shared.entries, lsn_of(log_id.index));
             let mut state = self.state();
-            state.recent.truncate(log_id.index);
-            let before = before.map(|entry| entry.get_log_id().clone());
-            state.last = before.or(state.facts.purged.clone());
-            self.shared.entries.truncate_back_async(lsn_of(log_id.index))
+            let truncated = stream.truncate_back_async(next);
+            // Unless it was refused.
+            if stream.next_lsn() <= next {
+                state.recent.truncate(log_id.index);
+                state.last = before;
+            }
+            truncated
         };
         truncated.await.map_err(|failure| error(failure.into()))
     }

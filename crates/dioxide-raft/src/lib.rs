@@ -27,7 +27,7 @@ pub use error::{Error, Result};
 pub use group::GroupLog;
 
 use dioxide_log::storage::Storage;
-use dioxide_log::{LogOptions, StreamLog, StreamStats};
+use dioxide_log::{Durability, LogOptions, StreamLog, StreamStats};
 use openraft::RaftTypeConfig;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,14 +50,14 @@ impl RaftLogs {
         Self::open_with(&LogOptions::new(), path)
     }
 
-    /// As [`open`](Self::open), with options of the log. Durability for each append, the default,
-    /// is what raft needs.
+    /// As [`open`](Self::open), with options of the log. Each append is durable, whatever they say:
+    /// raft needs that.
     ///
     /// # Errors
     ///
     /// As [`open`](Self::open).
     pub fn open_with(options: &LogOptions, path: impl AsRef<Path>) -> Result<Self> {
-        Ok(Self(options.open_streams(path)?))
+        Ok(Self(durable(options).open_streams(path)?))
     }
 
     /// As [`open_with`](Self::open_with), on any medium.
@@ -66,7 +66,7 @@ impl RaftLogs {
     ///
     /// As [`open`](Self::open).
     pub fn open_storage_with(options: &LogOptions, storage: Arc<dyn Storage>) -> Result<Self> {
-        Ok(Self(options.open_streams_storage(storage)?))
+        Ok(Self(durable(options).open_streams_storage(storage)?))
     }
 
     /// The log of a group, to be passed to `openraft::Raft::new`. Open one at a time for a group.
@@ -79,7 +79,7 @@ impl RaftLogs {
         if group > GROUP_MAX {
             return Err(Error::Group(group));
         }
-        GroupLog::open(self.0.stream(2 * group), self.0.stream(2 * group + 1))
+        GroupLog::open(&self.0, self.0.stream(2 * group), self.0.stream(2 * group + 1))
     }
 
     /// The numbers of the groups that have a vote or an entry, in order.
@@ -112,4 +112,8 @@ impl RaftLogs {
     pub fn close(self) -> Result<()> {
         Ok(self.0.close()?)
     }
+}
+
+fn durable(options: &LogOptions) -> LogOptions {
+    options.clone().durability(Durability::EveryWrite)
 }

@@ -1,10 +1,11 @@
 //! Groups whose log is opened again, with or without a close.
 
-use dioxide_log::LogOptions;
-use dioxide_log::storage::memory::Memory;
+use dioxide_log::storage::memory::{Faults, Memory};
+use dioxide_log::{Durability, LogOptions};
 use dioxide_raft::{Error, GroupLog, RaftLogs};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{CommittedLeaderId, Entry, EntryPayload, LogId, RaftLogReader, Vote};
+use serde::{Deserialize, Serialize, Serializer};
 use std::io::Cursor;
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ async fn what_was_acknowledged_is_there_after_a_power_cut() {
 /// The control: a disk that lies about flushes loses votes or entries.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_lies_loses_votes() {
-    let faults = dioxide_log::storage::memory::Faults { lies: true, ..Default::default() };
+    let faults = Faults { lies: true, ..Faults::default() };
     let disk = Memory::new(faults);
     let logs = open(&disk);
     let mut log = logs.group::<Types>(1).unwrap();
@@ -149,4 +150,140 @@ async fn entries_are_read_as_soon_as_they_are_appended() {
         appended.unwrap();
         assert_eq!(next, [entry(1, index)]);
     }
+}
+
+/// A save of the committed id is not awaited. While it was in flight, a group that was opened again
+/// had no vote.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_is_opened_again_keeps_what_is_in_flight() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let logs = RaftLogs::open(dir.path()).unwrap();
+    let mut log = logs.group::<Types>(1).unwrap();
+    log.save_vote(&Vote::new(2, 1)).await.unwrap();
+    for index in 0..50 {
+        log.blocking_append([entry(1, index)]).await.unwrap();
+        log.save_committed(Some(id(1, index))).await.unwrap();
+        log = logs.group(1).unwrap();
+        assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new(2, 1)), "{index}");
+        assert_eq!(log.read_committed().await.unwrap(), Some(id(1, index)));
+        assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(1, index)));
+    }
+}
+
+/// Raft replicates hundreds of entries by one call. They were one batch, which did not fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_that_need_more_than_a_segment_are_appended() {
+    let disk = Memory::default();
+    let mut log = open(&disk).group::<Types>(1).unwrap();
+    let large = |index| Entry::<Types> {
+        log_id: id(1, index),
+        payload: EntryPayload::Normal("x".repeat(40_000)),
+    };
+    let many = (0..5000).map(|index| entry(1, index)).chain((5000..5010).map(large));
+    log.blocking_append(many).await.unwrap();
+    let mut log = open(&disk.after_power_cut(1)).group::<Types>(1).unwrap();
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(1, 5009)));
+    let read = log.try_get_log_entries(0..5010).await.unwrap();
+    assert!(read.iter().map(|entry| entry.log_id.index).eq(0..5010));
+    assert_eq!((&read[4999], &read[5009]), (&entry(1, 4999), &large(5009)));
+}
+
+/// Options without durability let votes and entries be acknowledged before they were stable.
+#[tokio::test(flavor = "multi_thread")]
+async fn votes_and_entries_are_stable_whatever_the_options_say() {
+    let disk = Memory::default();
+    let options = LogOptions::new().segment_bytes(64 << 10).durability(Durability::OnSync);
+    let logs = RaftLogs::open_storage_with(&options, Arc::new(disk.clone())).unwrap();
+    let mut log = logs.group::<Types>(1).unwrap();
+    log.save_vote(&Vote::new(2, 1)).await.unwrap();
+    log.blocking_append((0..20).map(|index| entry(1, index))).await.unwrap();
+    for seed in 0..20 {
+        let mut log = open(&disk.after_power_cut(seed)).group::<Types>(1).unwrap();
+        assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new(2, 1)));
+        assert_eq!(entries(&mut log).await.len(), 20);
+    }
+}
+
+/// A truncation may leave a gap as the last record. It was taken for an entry.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_at_the_end_is_no_entry() {
+    let disk = Memory::default();
+    let logs = open(&disk);
+    let mut log = logs.group::<Types>(1).unwrap();
+    log.blocking_append([entry(1, 0)]).await.unwrap();
+    log.blocking_append([entry(1, 5), entry(1, 9)]).await.unwrap();
+    assert_eq!(entries(&mut log).await, [id(1, 0), id(1, 5), id(1, 9)]);
+    log.truncate(id(1, 5)).await.unwrap();
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(1, 0)));
+    let mut log = open(&disk.after_kill()).group::<Types>(1).unwrap();
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(1, 0)));
+    assert_eq!(entries(&mut log).await, [id(1, 0)]);
+}
+
+/// It was appended behind the purged entries, with the index of another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_was_purged_is_not_appended_again() {
+    let mut log = open(&Memory::default()).group::<Types>(1).unwrap();
+    log.blocking_append((0..10).map(|index| entry(1, index))).await.unwrap();
+    log.purge(id(1, 7)).await.unwrap();
+    log.blocking_append([entry(1, 5)]).await.unwrap();
+    assert_eq!(entries(&mut log).await, [id(1, 8), id(1, 9)]);
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(1, 9)));
+}
+
+/// The bounds of a range overflowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_ends_at_any_index() {
+    let mut log = open(&Memory::default()).group::<Types>(1).unwrap();
+    log.blocking_append([entry(1, 0), entry(1, 1)]).await.unwrap();
+    assert_eq!(log.try_get_log_entries(1..=u64::MAX).await.unwrap(), [entry(1, 1)]);
+    assert!(log.try_get_log_entries(u64::MAX..).await.unwrap().is_empty());
+}
+
+/// Memory forgot entries whose truncation had failed, and a read panicked.
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_stay_readable_after_a_truncation_that_failed() {
+    let disk = Memory::default();
+    let mut log = open(&disk).group::<Types>(1).unwrap();
+    log.blocking_append((0..10).map(|index| entry(1, index))).await.unwrap();
+    disk.set_faults(Faults { failed_call: Some(disk.calls() + 1), ..Faults::default() });
+    log.save_vote(&Vote::new(2, 1)).await.unwrap_err();
+    log.truncate(id(1, 5)).await.unwrap_err();
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(1, 9)));
+    assert_eq!(entries(&mut log).await.len(), 10);
+    log.blocking_append([entry(1, 10)]).await.unwrap_err();
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(1, 9)));
+    assert_eq!(entries(&mut log).await.len(), 10);
+}
+
+/// The data of a program that cannot always be encoded.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Picky(bool);
+
+impl Serialize for Picky {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            true => serializer.serialize_newtype_struct("Picky", &true),
+            false => Err(serde::ser::Error::custom("no form")),
+        }
+    }
+}
+
+openraft::declare_raft_types!(
+    /// With such data.
+    pub PickyTypes: D = Picky, R = String
+);
+
+/// It panicked.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_cannot_be_encoded_is_an_error() {
+    let mut log = open(&Memory::default()).group::<PickyTypes>(1).unwrap();
+    let entry = |index, can| Entry::<PickyTypes> {
+        log_id: id(1, index),
+        payload: EntryPayload::Normal(Picky(can)),
+    };
+    let error = log.blocking_append([entry(0, true), entry(1, false)]).await.unwrap_err();
+    assert!(error.to_string().contains("no form"), "{error}");
+    log.blocking_append([entry(0, true)]).await.unwrap();
+    assert_eq!(log.try_get_log_entries(..).await.unwrap().len(), 1);
 }
