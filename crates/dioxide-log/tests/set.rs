@@ -187,7 +187,8 @@ fn segments_move_from_log_to_log() {
         // Each log has one in use and one ahead. One more is on its way to the pool.
         let used: usize = names.iter().map(|name| segments(&path.join(name))).sum();
         assert!(used <= 3 * 2 + 1, "{used}");
-        assert_eq!(set.stats().free_segments, 2);
+        // The pool makes room before it takes that one.
+        until(|| set.stats().free_segments == 2);
         let taken = set.stats().segments_taken;
         assert!(round == 0 || taken > last, "{:?}", set.stats());
         last = taken;
