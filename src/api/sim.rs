@@ -52,6 +52,8 @@ use crate::open::striped::{self, BringUp, Member};
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::{self, Limits};
 use crate::rules::policy::Growth;
+#[cfg(test)]
+pub(crate) use crate::sync::world::seeds;
 use crate::sync::{is_simulated, world};
 use crate::sys;
 use crate::sys::journal::Order;
@@ -671,7 +673,7 @@ mod tests {
 
     #[test]
     fn a_cut_that_waited_while_a_flush_failed_changes_nothing() {
-        for seed in 0..200 {
+        for seed in seeds(200) {
             run(seed, || {
                 // There growth flushes.
                 let settings = Settings { commits_fast: true, ..Settings::default() };
@@ -694,7 +696,7 @@ mod tests {
     #[test]
     fn a_striped_volume_keeps_what_it_acknowledged() {
         const NAMES: [&str; 3] = ["log.0", "log.1", "log.2"];
-        for seed in 0..200 {
+        for seed in seeds(200) {
             run(seed, || {
                 let disk = Disk::new(seed);
                 let mut options = log();
@@ -779,7 +781,7 @@ mod tests {
 
     #[test]
     fn what_a_killed_program_left_is_stable_once_it_was_found() {
-        for seed in 0..50 {
+        for seed in seeds(50) {
             let disk = Disk::new(seed);
             let file = disk.open(&log(), "log").unwrap();
             for _ in 0..4 {

@@ -160,7 +160,7 @@ fn an_event_has_the_time_of_its_calls() {
 fn a_flush_beside_a_failed_one_is_reported_as_failed() {
     observe();
     let mut beside = 0;
-    for seed in 0..50 {
+    for seed in sim::seeds(50) {
         sim::run(seed, || {
             let disk = Disk::new(seed);
             let names = ["a", "b"].map(|name| format!("{PREFIX}-failed-{name}-{seed}"));

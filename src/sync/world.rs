@@ -87,6 +87,13 @@ pub(crate) struct Handle<T> {
     result: Arc<Mutex<Option<std::thread::Result<T>>>>,
 }
 
+/// The seeds of a test: `count`, or the part that `DIOXIDE_SHARE` asks for.
+#[cfg(test)]
+pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
+    let share = std::env::var("DIOXIDE_SHARE").ok().and_then(|share| share.parse().ok());
+    0..(count / share.unwrap_or(1)).max(1)
+}
+
 /// Runs `main`, and the threads that it spawns, to their end.
 ///
 /// # Panics
@@ -439,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_condition_wakes_those_who_wait_for_it() {
-        for seed in 0..50 {
+        for seed in seeds(50) {
             let (sum, _) = run(seed, || {
                 let shared = Arc::new((Mutex::new(0), Condvar::default()));
                 let tasks: Vec<_> = (0..3)
@@ -464,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_wait_for_a_wake_or_a_time_ends_with_the_first_of_them() {
-        for seed in 0..50 {
+        for seed in seeds(50) {
             let woken_after = |micros: u64| {
                 let main = move || {
                     let waiter = spawn(|| {

@@ -221,7 +221,7 @@ fn outcomes(seed: u64, by_queue: Option<bool>) -> (Vec<String>, Option<Vec<u8>>)
 
 #[test]
 fn queues_and_calls_come_to_the_same() {
-    for seed in 0..100 {
+    for seed in sim::seeds(100) {
         let by_calls = outcomes(seed, None);
         assert_eq!(outcomes(seed, Some(false)), by_calls, "seed {seed}, a queue without a ring");
         assert_eq!(outcomes(seed, Some(true)), by_calls, "seed {seed}, a queue");
@@ -231,7 +231,7 @@ fn queues_and_calls_come_to_the_same() {
 /// On the simulated disk, which completes calls in any order.
 #[test]
 fn two_queues_of_one_thread_deadlocked() {
-    for seed in 0..50 {
+    for seed in sim::seeds(50) {
         sim::run(seed, || {
             let mut log = OpenOptions::new();
             log.write(true).create(true).durability(Durability::EveryWrite);

@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_ring_and_a_call_come_to_the_same_also_when_things_go_wrong() {
-        for seed in 0..200 {
+        for seed in world::seeds(200) {
             let lives = [false, true].map(|by_ring| {
                 let mut random = fastrand::Rng::with_seed(seed);
                 let settings = Settings {

@@ -26,7 +26,7 @@ fn reap_all(queue: &Queue) -> usize {
 /// A wedge answers the operations that wait for a flush, also the one whose flush is in flight.
 #[test]
 fn a_flush_came_back_to_a_file_that_was_let_go() {
-    for seed in 0..100 {
+    for seed in sim::seeds(100) {
         sim::run(seed, || {
             let disk = Disk::new(seed);
             let (file, other) =
@@ -83,7 +83,7 @@ fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
 /// The offsets of one queue's appends follow the order in which they were queued.
 #[test]
 fn appends_overtook_those_that_were_shut_out() {
-    for seed in 0..40 {
+    for seed in sim::seeds(40) {
         sim::run(seed, || {
             let file = Arc::new(Disk::new(seed).open(&log(), "log").unwrap());
             let cutter = {

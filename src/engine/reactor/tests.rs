@@ -220,7 +220,7 @@ fn dropped_appends_are_wholly_there_or_not_at_all() {
 
 #[test]
 fn memory_comes_back_from_a_disk_that_fails() {
-    for seed in 0..60 {
+    for seed in sim::seeds(60) {
         sim::run(seed, || {
             let disk = Disk::new(seed);
             let file =
@@ -245,7 +245,7 @@ fn memory_comes_back_from_a_disk_that_fails() {
 
 #[test]
 fn a_thread_drives_its_own_futures_beside_blocking_calls() {
-    for seed in 0..60 {
+    for seed in sim::seeds(60) {
         sim::run(seed, || {
             let file = Disk::new(seed).open(&log(Durability::EveryWrite), "log").unwrap();
             let other = file.try_clone().unwrap();
