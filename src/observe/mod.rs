@@ -22,7 +22,7 @@
 //! It runs on the thread on which the event happens: that of a caller, a queue, a reactor or
 //! growth. The outcome of an operation waits for it, so it should take microseconds at most. It may
 //! run under locks of this library, so it must not use a file of it, nor wait for a thread that
-//! does. It must not panic: a panic may abort the process.
+//! does. It must not panic: a panic aborts the process.
 
 // For dioxide-log.
 #[cfg(feature = "metrics")]
@@ -41,6 +41,7 @@ pub use self::tracing::tracing;
 use crate::error::Error;
 use crate::sync::now;
 use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -155,6 +156,10 @@ pub(crate) fn ended<'a>(begun: Option<Moment>, event: impl FnOnce(Duration) -> E
 
 pub(crate) fn report(event: &Event<'_>) {
     if let Some(observer) = OBSERVER.get() {
-        observer(event);
+        let observed = catch_unwind(AssertUnwindSafe(|| observer(event)));
+        if observed.is_err() {
+            // Other threads wait for this one. The panic has printed its message.
+            std::process::abort();
+        }
     }
 }

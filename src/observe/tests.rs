@@ -5,6 +5,8 @@ use crate::sim::{self, Call, Disk};
 use crate::{Buffer, Durability, ErrorKind, File, OpenOptions, Operation, Queue, Stats};
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::sync::{Arc, Mutex, Once};
 
 /// The files of these tests. Other tests of the process have files as well.
@@ -205,6 +207,23 @@ fn a_failed_write_is_reported_as_one() {
 fn a_process_has_one_observer() {
     observe();
     assert_eq!(set_observer(|_| {}), Err(ObserverIsSet));
+}
+
+/// It unwound through the engine, or ended a thread that others waited for.
+#[test]
+fn an_observer_that_panics_ends_the_process() {
+    const NAME: &str = "observe::tests::an_observer_that_panics_ends_the_process";
+    const AGAIN: &str = "DIOXIDE_TEST_OF_AN_OBSERVER_THAT_PANICS";
+    if std::env::var_os(AGAIN).is_some() {
+        set_observer(|_| panic!("an observer")).unwrap();
+        let file = Disk::new(1).open(&durable(), "log").unwrap();
+        file.append(&[1; BLOCK]).unwrap();
+        return;
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", NAME, "--nocapture"]).env(AGAIN, "1");
+    let output = again.output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
 }
 
 /// One of each kind, with and without an error.
