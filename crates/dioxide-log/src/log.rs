@@ -426,6 +426,12 @@ impl Append {
         let observed = begun.map(|begun| (begun, records as u64, writer.clone()));
         Self { pushed: Some(pushed), waker: None, observed }
     }
+
+    /// The number of the record, or of the first of a batch, before it is acknowledged. None if it
+    /// was not added to the log: the future then returns the reason. None after its end.
+    pub fn lsn(&self) -> Option<Lsn> {
+        self.pushed.as_ref()?.as_ref().ok().map(|(lsn, _)| *lsn)
+    }
 }
 
 impl Future for Append {

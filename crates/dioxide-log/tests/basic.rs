@@ -250,3 +250,16 @@ fn a_pass_over_a_log_keeps_few_descriptors() {
     while reader.next().unwrap().is_some() {}
     assert!(open() < 15, "{}", open());
 }
+
+#[test]
+fn an_append_knows_its_number_before_its_end() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    let first = log.append_async(b"one");
+    let batch = log.append_all_async(&[b"two", b"three"]);
+    let too_long = log.append_async(&[0; 64 << 10]);
+    assert_eq!((first.lsn(), batch.lsn(), too_long.lsn()), (Some(Lsn(1)), Some(Lsn(2)), None));
+    assert_eq!(log.next_lsn(), Lsn(4));
+    log.wait(Lsn(3)).unwrap();
+    log.close().unwrap();
+}
