@@ -124,3 +124,37 @@ impl WalObserver for Observer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_row_is_acknowledged_after_the_end() {
+        let status = Arc::new(Status::new(3));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let heard = events.clone();
+        let listener = move |event: WalEvent| heard.lock().unwrap().push(format!("{event:?}"));
+        Observer(status.clone()).subscribe(Arc::new(listener)).unwrap();
+        let share = |lsn| Share { batch: Some((lsn, Some(10 * lsn))), rows: 1, bytes: 100 };
+        for lsn in 4..=6 {
+            status.on_appended(share(lsn));
+        }
+        status.on_stable(share(4));
+        let now = status.get().unwrap();
+        assert_eq!((now.last_flushed_wal_id, now.last_flushed_seq), (4, Some(40)));
+        assert_eq!((now.estimated_bytes, now.buffered_wal_entries_count), (200, 2));
+
+        status.close(WalError::Fenced);
+        status.on_stable(share(5));
+        status.close(WalError::Closed);
+        let last = status.get().expect_err("it has ended");
+        assert_eq!(last.last_flushed_wal_id, 4);
+        assert!(matches!(last.closed_reason, Some(WalError::Fenced)));
+        let waited = status.wait(|now| now.last_flushed_wal_id >= 5).await;
+        assert!(matches!(waited, Err(WalError::Fenced)));
+        let events = events.lock().unwrap();
+        assert_eq!(events.len(), 2, "{events:?}");
+        assert!(events[0].contains("WalFlushed") && events[1].contains("WalClosed"), "{events:?}");
+    }
+}
