@@ -339,6 +339,32 @@ async fn an_older_copy_of_the_store_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_database_comes_from_its_own_wal_and_goes_back() {
+    let (dir, store) = (tempfile::tempdir_in(".").unwrap(), store());
+    let own = async || Db::open("db", store.clone()).await.unwrap();
+    let db = own().await;
+    put(&db, "key 1", b"value").await.unwrap();
+    // It flushes the memtable.
+    db.close().await.unwrap();
+    refused(&store, wal(&dir)).await;
+    let db = open(&store, wal(&dir).accept_loss(true)).await.unwrap();
+    assert!(has(&db, "key 1").await);
+    put(&db, "key 2", b"value").await.unwrap();
+    db.close().await.unwrap();
+    let db = own().await;
+    put(&db, "key 3", b"value").await.unwrap();
+    for number in 1..=3 {
+        assert!(has(&db, &format!("key {number}")).await);
+    }
+    db.close().await.unwrap();
+    let db = own().await;
+    assert!(has(&db, "key 3").await);
+    db.close().await.unwrap();
+    let reason = refused(&store, wal(&dir)).await;
+    assert!(reason.contains("accept_loss"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_tasks_write_at_once() {
     let (dir, store) = (tempfile::tempdir_in(".").unwrap(), store());
     let db = open(&store, wal(&dir)).await.unwrap();
