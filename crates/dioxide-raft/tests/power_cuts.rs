@@ -1,0 +1,159 @@
+//! Three nodes on simulated disks, whose power fails in any call: of one node, or of all at once.
+//! Stores that acknowledge too early must be found.
+
+#[allow(dead_code, reason = "the test uses a part")]
+#[path = "../examples/kv/client.rs"]
+mod client;
+mod history;
+#[allow(dead_code, reason = "the test uses a part")]
+#[path = "../examples/kv/machine.rs"]
+mod machine;
+#[allow(dead_code, reason = "the test uses a part")]
+#[path = "../examples/kv/network.rs"]
+mod network;
+#[path = "../examples/kv/node.rs"]
+mod node;
+mod work;
+
+use dioxide_log::storage::memory::{Faults, Memory};
+use dioxide_log::{Durability, LogOptions};
+use dioxide_raft::RaftLogs;
+use node::{Failure, Node};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use work::{Verdict, Work, init, until};
+
+/// Power cuts of the real store.
+const CUTS: usize = 20;
+/// Changes between two power cuts.
+const CHANGES: u64 = 40;
+/// A power cut comes in one of the next calls of the disk.
+const CALLS: u64 = 10;
+const SNAPSHOT_EVERY: u64 = 100;
+/// Snapshots are durable by themselves, so the controls have none.
+const NO_SNAPSHOTS: u64 = 1 << 40;
+
+/// The rules of a run. They apply after the first power cut.
+struct Rules {
+    options: LogOptions,
+    /// The disks lie about flushes.
+    lies: bool,
+    snapshot_every: u64,
+}
+
+impl Rules {
+    /// Those of a store that loses nothing.
+    fn good(snapshot_every: u64) -> Self {
+        let options = LogOptions::new().segment_bytes(64 << 10);
+        Self { options, lies: false, snapshot_every }
+    }
+}
+
+/// A node with its disk. The file of its snapshot is durable when it is replaced.
+struct Machine {
+    id: u64,
+    disk: Memory,
+    lies: bool,
+    snapshot: PathBuf,
+    address: String,
+    serving: JoinHandle<Result<(), Failure>>,
+}
+
+impl Machine {
+    async fn start(
+        rules: &Rules,
+        id: u64,
+        disk: Memory,
+        snapshot: PathBuf,
+        listen: &str,
+    ) -> dioxide_raft::Result<Self> {
+        disk.set_faults(Faults { lies: rules.lies, ..Faults::default() });
+        let logs = RaftLogs::open_storage_with(&rules.options, Arc::new(disk.clone()))?;
+        let node = Node::start(id, &logs, snapshot.clone(), rules.snapshot_every).await.unwrap();
+        let listener = TcpListener::bind(listen).await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let serving = tokio::spawn(async move { node.serve(listener).await });
+        Ok(Self { id, disk, lies: rules.lies, snapshot, address, serving })
+    }
+
+    /// The power fails soon. Nothing that the node does afterwards is stable, so it acknowledges
+    /// nothing.
+    fn cut(&self, rng: &mut fastrand::Rng) {
+        let power_cut = Some(self.disk.calls() + rng.u64(1..=CALLS));
+        self.disk.set_faults(Faults { power_cut, lies: self.lies, ..Faults::default() });
+    }
+
+    async fn ends(&self) {
+        until(format!("the end of node {}", self.id), || self.serving.is_finished()).await;
+    }
+
+    /// Starts it again after the power failed.
+    async fn restart(self, rules: &Rules, rng: &mut fastrand::Rng) -> dioxide_raft::Result<Self> {
+        assert!(self.serving.await.expect("it does not panic").is_err());
+        let disk = self.disk.after_power_cut(rng.u64(..));
+        Self::start(rules, self.id, disk, self.snapshot, &self.address).await
+    }
+}
+
+/// A run with these power cuts, each of some nodes. The error of a log that does not open.
+async fn run(
+    rules: &Rules,
+    cuts: impl IntoIterator<Item = Range<usize>>,
+    seed: u64,
+) -> dioxide_raft::Result<Verdict> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let (good, mut nodes) = (Rules::good(rules.snapshot_every), Vec::new());
+    for id in 1..=3 {
+        let snapshot = dir.path().join(format!("snapshot {id}"));
+        // Connections come from 127.0.0.1, so none of them occupies the port while it is free.
+        let listen = format!("127.0.0.{}:0", id + 1);
+        nodes.push(Machine::start(&good, id, Memory::default(), snapshot, &listen).await?);
+    }
+    let addresses: Vec<_> = nodes.iter().map(|node| node.address.clone()).collect();
+    init(&addresses).await;
+
+    let work = Work::start(addresses);
+    for these in cuts {
+        work.goes_on(CHANGES).await;
+        nodes[these.clone()].iter().for_each(|node| node.cut(&mut rng));
+        // A node that starts meets no node that is about to end.
+        for node in &nodes[these.clone()] {
+            node.ends().await;
+        }
+        for at in these {
+            let node = nodes.remove(at);
+            nodes.insert(at, node.restart(rules, &mut rng).await?);
+        }
+    }
+    Ok(work.finish().await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_acknowledged_change_is_lost_in_power_cuts() {
+    let cuts = (0..CUTS).map(|cut| if cut % 3 == 2 { 0..3 } else { cut % 3..cut % 3 + 1 });
+    let verdict = run(&Rules::good(SNAPSHOT_EVERY), cuts, 1).await.unwrap();
+    assert!(verdict.is_good(), "{verdict:#?}");
+    assert!(verdict.operations as u64 > CUTS as u64 * CHANGES, "{}", verdict.operations);
+}
+
+/// A control: a store that calls back when entries are written, before they are flushed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_acknowledges_before_the_flush_is_found() {
+    let mut rules = Rules::good(NO_SNAPSHOTS);
+    rules.options = rules.options.durability(Durability::OnSync);
+    let verdict = run(&rules, [0..3, 0..3], 2).await.unwrap();
+    assert!(!verdict.lost.is_empty() && !verdict.without_order.is_empty(), "{verdict:#?}");
+}
+
+/// A control: disks whose flushes do nothing. The check finds it, or a log when it is opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_that_lie_are_found() {
+    let rules = Rules { lies: true, ..Rules::good(NO_SNAPSHOTS) };
+    if let Ok(verdict) = run(&rules, [0..3, 0..3], 3).await {
+        assert!(!verdict.lost.is_empty() && !verdict.without_order.is_empty(), "{verdict:#?}");
+    }
+}
