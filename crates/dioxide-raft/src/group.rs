@@ -88,13 +88,18 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         if [&entries, &facts].iter().any(|stream| stream.stable_lsn() < stream.next_lsn()) {
             log.sync()?;
         }
-        let facts_found: Facts<C> = match facts.last_lsn() {
+        let mut facts_found: Facts<C> = match facts.last_lsn() {
             Some(last) => {
                 let lost = || Error::Corrupt("the vote is not there".into());
                 decode(&facts.read(last)?.ok_or_else(lost)?)?
             }
             None => Facts::default(),
         };
+        // openraft would let a leader go on in its term, with a committed id that may be old, so
+        // that its reads could be stale. Without the mark, an election comes first.
+        if let Some(vote) = &mut facts_found.vote {
+            vote.committed = false;
+        }
         // A crash may have come between the record of the purge and the truncation.
         if let Some(purged) = &facts_found.purged {
             entries.truncate_front(lsn_of(purged.index + 1))?;
@@ -320,7 +325,8 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
         Ok(self.state().facts.vote.clone())
     }
 
-    /// Saves the id without waiting: raft can do without it.
+    /// Saves the id without waiting. After a crash it may be an older one; a new leader finds the
+    /// newest.
     async fn save_committed(
         &mut self,
         committed: Option<LogId<C::NodeId>>,

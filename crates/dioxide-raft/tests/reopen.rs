@@ -54,7 +54,7 @@ async fn what_was_acknowledged_is_there_after_a_power_cut() {
     for seed in 0..20 {
         let logs = open(&disk.after_power_cut(seed));
         let mut log = logs.group::<Types>(3).unwrap();
-        assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new_committed(3, 1)));
+        assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new(3, 1)));
         let state = log.get_log_state().await.unwrap();
         assert_eq!(
             (state.last_purged_log_id, state.last_log_id),
@@ -68,6 +68,23 @@ async fn what_was_acknowledged_is_there_after_a_power_cut() {
         log.blocking_append([entry(4, 100)]).await.unwrap();
         assert_eq!(entries(&mut log).await, [id(4, 100)]);
     }
+}
+
+/// openraft would restore the leader at once. Its reads could be stale, because the committed id is
+/// saved without waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_restarted_does_not_lead_before_an_election() {
+    let disk = Memory::default();
+    let logs = open(&disk);
+    let mut log = logs.group::<Types>(1).unwrap();
+    log.save_vote(&Vote::new_committed(3, 1)).await.unwrap();
+    assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new_committed(3, 1)));
+    drop((log, logs));
+    let logs = open(&disk.after_kill());
+    let mut log = logs.group::<Types>(1).unwrap();
+    assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new(3, 1)));
+    log.save_vote(&Vote::new_committed(3, 1)).await.unwrap();
+    assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new_committed(3, 1)));
 }
 
 /// The control: a disk that lies about flushes loses votes or entries.
