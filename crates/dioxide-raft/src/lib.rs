@@ -17,10 +17,10 @@
 //! Entries whose callback openraft got, and votes that it saved, are there. An entry that was
 //! truncated stays truncated once a later entry or vote is acknowledged.
 //!
-//! A group that is opened has its vote without the mark `committed`. So a node that led before leads
-//! again only after an election, as in the paper about raft. openraft 0.9 would otherwise restore
-//! it at once, with the saved committed id, which may be old. Its reads could then be stale, also
-//! after `ensure_linearizable`.
+//! A group that is opened has its vote without the mark `committed`. So a node that led before
+//! leads again only after an election. openraft 0.9 would otherwise restore it at once, with the
+//! saved committed id, which may be old. Its reads could then be stale, also after
+//! `ensure_linearizable`.
 
 #![forbid(unsafe_code)]
 
