@@ -28,7 +28,8 @@ pub enum Scenario {
     Sync(Sync),
     /// Durable records in write-ahead logs: `dioxide-log`, and published crates.
     ///
-    /// Without --threads, --batch and --logs: 1, 16 and 64 threads, batches of 1024, and 256 logs.
+    /// Without --threads, --batch, --logs and --groups: 1, 16 and 64 threads, batches of 1024, and
+    /// 256 logs.
     /// Afterwards each log is read with its own reader, and every record is compared.
     Log(Log),
 }
@@ -95,6 +96,9 @@ pub struct Log {
     /// Logs of one process, with a thread each.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = lanes())]
     pub logs: Vec<u16>,
+    /// Raft groups of one process, with a thread each.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = lanes())]
+    pub groups: Vec<u16>,
     /// Sizes of records.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "100,1k,4k")]
     #[arg(value_parser = parse_bytes)]

@@ -12,6 +12,8 @@ pub enum Kind {
     DioxideLogStreams,
     /// One `dioxide_log::LogSet`, with a log for each thread.
     DioxideLogSet,
+    /// One `dioxide_raft::RaftLogs`, with a group for each thread.
+    DioxideRaft,
     Fsys,
     HiqliteWal,
     NodedbWal,
@@ -33,6 +35,8 @@ pub enum Shape {
     Batch(u16),
     /// Each thread appends to a log of its own, a record at a time.
     Logs(u16),
+    /// Each thread appends to the log of a raft group of its own, an entry at a time.
+    Groups(u16),
 }
 
 /// One row of a table.
@@ -44,10 +48,11 @@ pub struct Case {
 }
 
 impl Kind {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::DioxideLog,
         Self::DioxideLogStreams,
         Self::DioxideLogSet,
+        Self::DioxideRaft,
         Self::Fsys,
         Self::HiqliteWal,
         Self::NodedbWal,
@@ -61,15 +66,23 @@ impl Kind {
     ];
 
     pub fn is_dioxide(self) -> bool {
-        matches!(self, Self::DioxideLog | Self::DioxideLogStreams | Self::DioxideLogSet)
+        matches!(
+            self,
+            Self::DioxideLog | Self::DioxideLogStreams | Self::DioxideLogSet | Self::DioxideRaft
+        )
     }
 
-    /// Many logs are compared among those that have many logs in one.
+    /// Many logs are compared among those that have many logs in one; groups, among the logs of
+    /// rafts.
     pub fn takes(self, shape: Shape) -> bool {
         let has_many = matches!(self, Self::DioxideLogStreams | Self::DioxideLogSet);
         match shape {
-            Shape::Threads(_) | Shape::Batch(_) => !has_many,
+            Shape::Threads(_) | Shape::Batch(_) => !has_many && self != Self::DioxideRaft,
             Shape::Logs(_) => has_many || matches!(self, Self::RaftEngine | Self::WalrusRust),
+            Shape::Groups(_) => matches!(
+                self,
+                Self::DioxideRaft | Self::HiqliteWal | Self::RaftEngine | Self::RaftLog
+            ),
         }
     }
 }
@@ -86,7 +99,7 @@ impl Shape {
     /// The number of threads.
     pub fn lanes(self) -> usize {
         match self {
-            Self::Threads(count) | Self::Logs(count) => count.into(),
+            Self::Threads(count) | Self::Logs(count) | Self::Groups(count) => count.into(),
             Self::Batch(_) => 1,
         }
     }
@@ -95,7 +108,7 @@ impl Shape {
     pub fn at_once(self) -> usize {
         match self {
             Self::Batch(count) => count.into(),
-            Self::Threads(_) | Self::Logs(_) => 1,
+            Self::Threads(_) | Self::Logs(_) | Self::Groups(_) => 1,
         }
     }
 }
@@ -118,5 +131,7 @@ mod tests {
         assert!(all(Shape::Batch(9)).eq(all(Shape::Threads(16))));
         let many: Vec<_> = all(Shape::Logs(4)).map(|kind| kind.to_string()).collect();
         assert_eq!(many, ["dioxide-log-streams", "dioxide-log-set", "raft-engine", "walrus-rust"]);
+        let groups: Vec<_> = all(Shape::Groups(4)).map(|kind| kind.to_string()).collect();
+        assert_eq!(groups, ["dioxide-raft", "hiqlite-wal", "raft-engine", "raft-log"]);
     }
 }

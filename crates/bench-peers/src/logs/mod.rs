@@ -51,7 +51,8 @@ fn cases(args: &Log) -> Result<Vec<Case>> {
     let threads = args.threads.iter().map(|&count| Shape::Threads(count));
     let batches = args.batch.iter().map(|&count| Shape::Batch(count));
     let logs = args.logs.iter().map(|&count| Shape::Logs(count));
-    let mut shapes: Vec<_> = threads.chain(batches).chain(logs).collect();
+    let groups = args.groups.iter().map(|&count| Shape::Groups(count));
+    let mut shapes: Vec<_> = threads.chain(batches).chain(logs).chain(groups).collect();
     if shapes.is_empty() {
         shapes = Shape::DEFAULT.into();
     }

@@ -24,6 +24,7 @@ fn kind_of(shape: Shape) -> (&'static str, &'static str, u16) {
         Shape::Threads(count) => ("Threads, one log, a record at a time", "threads", count),
         Shape::Batch(count) => ("One thread, one log, many records at a time", "at once", count),
         Shape::Logs(count) => ("Many logs, a thread each, a record at a time", "logs", count),
+        Shape::Groups(count) => ("Raft groups, a thread each, an entry at a time", "groups", count),
     }
 }
 

@@ -70,7 +70,7 @@ impl Course {
         let dir = tempfile::Builder::new().prefix("bench-peers-").tempdir_in(&self.dir)?;
         let (dir_path, lanes) = (dir.path().to_owned(), case.shape.lanes());
         let site = Site { dir: dir_path, lanes, size_bytes: self.size_bytes };
-        let peer = peers::open(case.kind, &site)?;
+        let peer = peers::open(case.kind, case.shape, &site)?;
         // Preparation is stable, and earlier runs disturb no more.
         syncfs(File::open(&self.dir)?)?;
 

@@ -3,18 +3,20 @@
 mod dioxide_log;
 mod dioxide_log_set;
 mod dioxide_log_streams;
+mod dioxide_raft;
 mod fsys;
 mod hiqlite_wal;
 mod nodedb_wal;
 mod okaywal;
 mod open_wal;
+mod openraft_group;
 mod raft_engine;
 mod raft_log;
 mod wal_db;
 mod walrus_rust;
 mod writeahead;
 
-use super::case::Kind;
+use super::case::{Kind, Shape};
 use anyhow::Result;
 use std::path::PathBuf;
 
@@ -44,17 +46,21 @@ pub trait Peer: Send + Sync {
 }
 
 /// Opens a new log.
-pub fn open(kind: Kind, site: &Site) -> Result<Box<dyn Peer>> {
+pub fn open(kind: Kind, shape: Shape, site: &Site) -> Result<Box<dyn Peer>> {
+    let is_groups = matches!(shape, Shape::Groups(_));
     Ok(match kind {
         Kind::DioxideLog => Box::new(dioxide_log::OneLog::open(site)?),
         Kind::DioxideLogStreams => Box::new(dioxide_log_streams::Streams::open(site)?),
         Kind::DioxideLogSet => Box::new(dioxide_log_set::Set::open(site)?),
+        Kind::DioxideRaft => Box::new(dioxide_raft::Groups::open(site)?),
         Kind::Fsys => Box::new(fsys::Journal::open(site)?),
+        Kind::HiqliteWal if is_groups => Box::new(hiqlite_wal::Groups::open(site)?),
         Kind::HiqliteWal => Box::new(hiqlite_wal::HiqliteWal::open(site)?),
         Kind::NodedbWal => Box::new(nodedb_wal::NodedbWal::open(site)?),
         Kind::Okaywal => Box::new(okaywal::OkayWal::open(site)?),
         Kind::OpenWal => Box::new(open_wal::OpenWal::open(site)?),
         Kind::RaftEngine => Box::new(raft_engine::Regions::open(site)?),
+        Kind::RaftLog if is_groups => Box::new(raft_log::Groups::open(site)?),
         Kind::RaftLog => Box::new(raft_log::Group::open(site)?),
         Kind::WalDb => Box::new(wal_db::WalDb::open(site)?),
         Kind::WalrusRust => Box::new(walrus_rust::Topics::open(site)?),
@@ -64,18 +70,18 @@ pub fn open(kind: Kind, site: &Site) -> Result<Box<dyn Peer>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::{Case, Shape};
+    use super::super::case::Case;
     use super::super::ledger::Ledger;
     use super::super::run::append;
     use super::*;
 
     fn every_record_is_there(kind: Kind) {
-        let shapes = [Shape::Threads(4), Shape::Batch(40), Shape::Logs(4)];
+        let shapes = [Shape::Threads(4), Shape::Batch(40), Shape::Logs(4), Shape::Groups(4)];
         for shape in shapes.into_iter().filter(|&shape| kind.takes(shape)) {
             let dir = tempfile::tempdir().unwrap();
             let (dir_path, lanes) = (dir.path().to_owned(), shape.lanes());
             let site = Site { dir: dir_path, lanes, size_bytes: 4 << 20 };
-            let peer = open(kind, &site).unwrap();
+            let peer = open(kind, shape, &site).unwrap();
             let case = Case { kind, shape, record_bytes: 100 };
             let ledger = Ledger::new(case.record_bytes);
             let lanes = append(peer.as_ref(), case, &ledger, None, |appended| appended < 80);
@@ -100,6 +106,7 @@ mod tests {
         dioxide_log_has_every_record: DioxideLog,
         dioxide_log_streams_have_every_record: DioxideLogStreams,
         dioxide_log_set_has_every_record: DioxideLogSet,
+        dioxide_raft_has_every_record: DioxideRaft,
         fsys_has_every_record: Fsys,
         hiqlite_wal_has_every_record: HiqliteWal,
         nodedb_wal_has_every_record: NodedbWal,

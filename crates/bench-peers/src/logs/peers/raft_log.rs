@@ -1,15 +1,15 @@
 //! raft-log: the log of a raft group. A lock orders its records, and its own thread flushes those
-//! that wait together.
+//! that wait together. Of many groups, each has a log.
 
 use super::{Peer, Site, Visit};
 use anyhow::{Result, anyhow};
 use raft_log::api::raft_log_writer::RaftLogWriter;
 use raft_log::{Config, RaftLog, Types};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fs, io};
 
 const TERM: u64 = 1;
 /// The thread that flushes takes what waits only if it may wait for more.
@@ -53,8 +53,12 @@ fn open(dir: &Path, flush_batch_wait: Duration) -> Result<RaftLog<Records>> {
 impl Group {
     pub fn open(site: &Site) -> Result<Self> {
         let wait = if site.lanes == 1 { Duration::ZERO } else { SHARED_WAIT };
-        let log = Mutex::new(State { log: open(&site.dir, wait)?, last: 0 });
-        Ok(Self { log, dir: site.dir.clone() })
+        Self::in_dir(site.dir.clone(), wait)
+    }
+
+    fn in_dir(dir: PathBuf, wait: Duration) -> Result<Self> {
+        let log = Mutex::new(State { log: open(&dir, wait)?, last: 0 });
+        Ok(Self { log, dir })
     }
 }
 
@@ -79,5 +83,33 @@ impl Peer for Group {
         let State { log, last } = self.log.into_inner()?;
         drop(log);
         open(&self.dir, Duration::ZERO)?.read(1, last + 1).try_for_each(|record| visit(&record?.1))
+    }
+}
+
+/// A log for each lane.
+pub struct Groups(Vec<Group>);
+
+impl Groups {
+    pub fn open(site: &Site) -> Result<Self> {
+        let group = |lane: usize| {
+            let dir = site.dir.join(lane.to_string());
+            fs::create_dir(&dir)?;
+            Group::in_dir(dir, Duration::ZERO)
+        };
+        Ok(Self((0..site.lanes).map(group).collect::<Result<_>>()?))
+    }
+}
+
+impl Peer for Groups {
+    fn append(&self, lane: usize, record: &[u8]) -> Result<()> {
+        self.0[lane].append(lane, record)
+    }
+
+    fn append_batch(&self, records: &[&[u8]]) -> Result<()> {
+        self.0[0].append_batch(records)
+    }
+
+    fn read_back(self: Box<Self>, visit: Visit<'_>) -> Result<()> {
+        self.0.into_iter().try_for_each(|group| Box::new(group).read_back(visit))
     }
 }
