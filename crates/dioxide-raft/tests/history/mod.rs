@@ -175,9 +175,10 @@ fn describe(known: &[Operation], unknown: &[Operation], furthest: &Point) -> Str
     const BEFORE: usize = 10;
     let (next, until) = candidates(known, furthest);
     let mut text = format!("no order explains these; the value is {:?}\n", furthest.value);
-    for at in furthest.next.saturating_sub(BEFORE)..furthest.next {
+    let before = known.iter().enumerate().take(furthest.next);
+    for (at, operation) in before.skip(furthest.next.saturating_sub(BEFORE)) {
         if !furthest.missing.contains(&at) {
-            let _ = writeln!(text, "  before  {:?}", known[at]);
+            let _ = writeln!(text, "  before  {operation:?}");
         }
     }
     for at in next {
