@@ -1,0 +1,239 @@
+//! A file system for [raft-engine](https://docs.rs/raft-engine) 0.4 on dioxide.
+//!
+//! ```no_run
+//! use dioxide_raft_engine::DioxideFileSystem;
+//! use raft_engine::{Config, Engine};
+//! use std::sync::Arc;
+//!
+//! let config = Config { dir: "raft".into(), ..Config::default() };
+//! let engine = Engine::open_with_file_system(config, Arc::new(DioxideFileSystem::default()))?;
+//! # Ok::<(), raft_engine::Error>(())
+//! ```
+//!
+//! Batches are appends into space that dioxide zeroed ahead, or into the space of a file that
+//! raft-engine reuses. A flush then needs no journal commit. raft-engine's own allocation does
+//! nothing.
+//!
+//! raft-engine panics if a flush fails, but handles a full disk in a write. So a write reaches the
+//! file before it returns.
+
+#![forbid(unsafe_code)]
+
+use dioxide::{ErrorKind, File, Growth, OpenOptions};
+use raft_engine::env::{FileSystem, Handle, Permission, WriteExt};
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Opens the files of raft-engine with dioxide.
+#[derive(Debug, Default)]
+pub struct DioxideFileSystem {
+    /// Files that raft-engine reuses, until it opens them: closing would free their space.
+    reused: Mutex<HashMap<PathBuf, LogFile>>,
+    /// Open files that may have space ahead.
+    written: Mutex<Vec<(PathBuf, Weak<File>)>>,
+}
+
+/// A file of raft-engine.
+#[derive(Debug)]
+pub struct LogFile(Arc<File>);
+
+/// A position in a [`LogFile`], to read or write at.
+#[derive(Debug)]
+pub struct Cursor {
+    file: Arc<LogFile>,
+    offset: u64,
+}
+
+/// For writing, with space that is zeroed ahead. raft-engine finds the end of its records itself.
+fn writable() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).growth(Growth::Zeroed);
+    options
+}
+
+impl DioxideFileSystem {
+    fn take_reused(&self, path: &Path) -> Option<LogFile> {
+        lock(&self.reused).remove(path)
+    }
+
+    fn track(&self, path: &Path, file: File) -> LogFile {
+        let file = Arc::new(file);
+        lock(&self.written).push((path.to_owned(), Arc::downgrade(&file)));
+        LogFile(file)
+    }
+
+    /// Gives the earlier files of a queue their exact length, before the next file of the queue is
+    /// made. raft-engine accepts a broken tail in the last file only, and a crash leaves zeros in
+    /// the space ahead. The name of a queue is the extension.
+    fn finish_before(&self, next: &Path) -> io::Result<()> {
+        let mut finished = Vec::new();
+        lock(&self.written).retain(|(path, file)| {
+            let ends = path.extension() == next.extension();
+            finished.extend(file.upgrade().filter(|_| ends));
+            !ends && file.strong_count() > 0
+        });
+        finished.into_iter().try_for_each(|file| Ok(file.set_len(file.len()?)?))
+    }
+}
+
+impl FileSystem for DioxideFileSystem {
+    type Handle = LogFile;
+    type Reader = Cursor;
+    type Writer = Cursor;
+
+    fn create<P: AsRef<Path>>(&self, path: P) -> io::Result<LogFile> {
+        let path = path.as_ref();
+        self.finish_before(path)?;
+        Ok(self.track(path, writable().create(true).open(path)?))
+    }
+
+    fn open<P: AsRef<Path>>(&self, path: P, permission: Permission) -> io::Result<LogFile> {
+        let path = path.as_ref();
+        if let Some(file) = self.take_reused(path) {
+            return Ok(file);
+        }
+        match permission {
+            Permission::ReadWrite => Ok(self.track(path, writable().open(path)?)),
+            Permission::ReadOnly => Ok(LogFile(Arc::new(File::open(path)?))),
+        }
+    }
+
+    fn delete<P: AsRef<Path>>(&self, path: P) -> io::Result<()> {
+        drop(self.take_reused(path.as_ref()));
+        fs::remove_file(path)
+    }
+
+    fn rename<P: AsRef<Path>>(&self, from: P, to: P) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    /// Renames, and resets the length to 0. Where the file system overwrites in place, the space
+    /// stays, with its content: a record of raft-engine names the life of the file.
+    fn reuse<P: AsRef<Path>>(&self, from: P, to: P) -> io::Result<()> {
+        let to = to.as_ref();
+        self.finish_before(to)?;
+        fs::rename(from, to)?;
+        let file = writable().open(to)?;
+        match file.recycle() {
+            Err(error) if matches!(error.kind(), ErrorKind::Unsupported(_)) => file.set_len(0)?,
+            other => other?,
+        }
+        let file = self.track(to, file);
+        lock(&self.reused).insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn new_reader(&self, file: Arc<LogFile>) -> io::Result<Cursor> {
+        Ok(Cursor { file, offset: 0 })
+    }
+
+    fn new_writer(&self, file: Arc<LogFile>) -> io::Result<Cursor> {
+        Ok(Cursor { file, offset: 0 })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error of a write. raft-engine knows a full disk by the word "nospace" in its message.
+fn of_write(error: dioxide::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::NoSpace(_) => {
+            io::Error::new(io::ErrorKind::StorageFull, format!("nospace: {error}"))
+        }
+        _ => error.into(),
+    }
+}
+
+impl Handle for LogFile {
+    /// Durable on return.
+    fn truncate(&self, offset: usize) -> io::Result<()> {
+        Ok(self.0.set_len(offset as u64)?)
+    }
+
+    fn file_size(&self) -> io::Result<usize> {
+        Ok(self.0.len()? as usize)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(self.0.sync_data()?)
+    }
+}
+
+impl Read for Cursor {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.0.read_at(into, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+impl Write for Cursor {
+    /// A file of raft-engine has one writer, so its end stays where it is meanwhile.
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let file = &self.file.0;
+        let written = match self.offset == file.len()? {
+            true => file.append(data).map(drop),
+            false => file.write_at(data, self.offset),
+        };
+        written.map_err(of_write)?;
+        self.offset += data.len() as u64;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Cursor {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let offset = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(by) => self.offset.checked_add_signed(by),
+            SeekFrom::End(by) => self.file.0.len()?.checked_add_signed(by),
+        };
+        self.offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.offset)
+    }
+}
+
+impl WriteExt for Cursor {
+    fn truncate(&mut self, offset: usize) -> io::Result<()> {
+        self.file.truncate(offset)?;
+        self.offset = offset as u64;
+        Ok(())
+    }
+
+    fn allocate(&mut self, _offset: usize, _size: usize) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dioxide::sim::{Disk, Settings};
+
+    #[test]
+    fn raft_engine_recognizes_a_full_disk() {
+        let mut settings = Settings::default();
+        settings.capacity_bytes = 64 << 10;
+        let disk = Disk::with(1, settings);
+        let file = disk.open(writable().create(true), "file").unwrap();
+        let mut cursor = Cursor { file: Arc::new(LogFile(Arc::new(file))), offset: 0 };
+        cursor.write_all(&[1; 5000]).unwrap();
+        let error = cursor.write_all(&[2; 100_000]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().contains("nospace"), "{error}");
+        cursor.write_all(&[3; 1000]).unwrap();
+        cursor.rewind().unwrap();
+        let mut read = Vec::new();
+        cursor.read_to_end(&mut read).unwrap();
+        assert!(read == [[1; 5000].as_slice(), &[3; 1000]].concat());
+    }
+}

@@ -1,0 +1,70 @@
+//! Files that raft-engine reuses keep their space, and their old records stay dead.
+
+use dioxide_raft_engine::DioxideFileSystem;
+use raft_engine::env::{FileSystem, Handle, Permission, WriteExt};
+use std::fs;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+#[test]
+fn a_reused_file_is_empty_and_keeps_its_blocks() {
+    let dir = dir();
+    let system = DioxideFileSystem::default();
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    {
+        let file = Arc::new(system.create(&old).unwrap());
+        system.new_writer(file.clone()).unwrap().write_all(&[1; 1 << 20]).unwrap();
+        file.sync().unwrap();
+    }
+    let inode = fs::metadata(&old).unwrap().ino();
+    system.reuse(&old, &new).unwrap();
+    assert!(!old.exists());
+    let file = Arc::new(system.open(&new, Permission::ReadWrite).unwrap());
+    assert_eq!(file.file_size().unwrap(), 0);
+    let metadata = fs::metadata(&new).unwrap();
+    assert_eq!(metadata.ino(), inode);
+    // On file systems that overwrite in place.
+    assert!(metadata.blocks() * 512 >= 1 << 20, "{} blocks", metadata.blocks());
+
+    let mut writer = system.new_writer(file.clone()).unwrap();
+    writer.write_all(&[2; 5000]).unwrap();
+    let mut read = Vec::new();
+    system.new_reader(file.clone()).unwrap().read_to_end(&mut read).unwrap();
+    assert!(read == [2; 5000], "nothing of the old content");
+    file.sync().unwrap();
+    drop((writer, file));
+    assert!(fs::read(&new).unwrap() == [2; 5000], "an ordinary file after close");
+}
+
+#[test]
+fn a_cursor_seeks_writes_and_truncates_as_a_file() {
+    let dir = dir();
+    let system = DioxideFileSystem::default();
+    let path = dir.path().join("file");
+    let file = Arc::new(system.create(&path).unwrap());
+    let mut cursor = system.new_writer(file.clone()).unwrap();
+    cursor.allocate(0, 1 << 20).unwrap();
+    assert_eq!(file.file_size().unwrap(), 0);
+    cursor.write_all(b"abcdefgh").unwrap();
+    assert_eq!(cursor.seek(SeekFrom::End(-6)).unwrap(), 2);
+    assert_eq!(cursor.seek(SeekFrom::Current(1)).unwrap(), 3);
+    assert_eq!(cursor.seek(SeekFrom::Current(-4)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    cursor.write_all(b"XY").unwrap();
+    cursor.truncate(7).unwrap();
+    cursor.write_all(b"!").unwrap();
+    cursor.rewind().unwrap();
+    let mut read = String::new();
+    cursor.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "abcXYfg!");
+    Handle::truncate(&*file, 4).unwrap();
+    assert_eq!(file.file_size().unwrap(), 4);
+    let reader = system.open(&path, Permission::ReadOnly).unwrap();
+    assert_eq!(reader.file_size().unwrap(), 4);
+    system.delete(&path).unwrap();
+    assert_eq!(system.open(&path, Permission::ReadOnly).unwrap_err().kind(), ErrorKind::NotFound);
+}
