@@ -107,6 +107,9 @@ fn acknowledged_batches_are_there_after_kill_9() -> Result<(), Failed> {
             Failed::from(format!("round {round}: {}", error.message().unwrap_or("failed")))
         })?;
     }
+    // The control: the check notices a batch that is missing.
+    let beyond = acknowledged.iter().map(|(region, index)| (*region, index + 10_000)).collect();
+    assert!(check(&open(dir.path()), &beyond).is_err());
     // After a close, raft-engine's own files are the same.
     let engine = Engine::open(config(dir.path()))?;
     for (region, newest) in acknowledged {

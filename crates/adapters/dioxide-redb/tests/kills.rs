@@ -3,7 +3,10 @@
 use dioxide_redb::DioxideBackend;
 use dioxide_testkit::child::{self, Acks};
 use libtest_mimic::Trial;
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition,
+    TableError,
+};
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
@@ -45,9 +48,11 @@ fn open_own(path: &Path) -> Result<Database, DatabaseError> {
 fn commits(acks: &Acks, args: &[String]) {
     let database = open(Path::new(&args[0]));
     let mut number: u64 = args[1].parse().unwrap();
+    let durability = if args[2] == "none" { Durability::None } else { Durability::Immediate };
     loop {
         number += 1;
-        let write = database.begin_write().unwrap();
+        let mut write = database.begin_write().unwrap();
+        write.set_durability(durability).unwrap();
         {
             let mut values = write.open_table(VALUES).unwrap();
             values.insert(number, value(number).as_slice()).unwrap();
@@ -63,7 +68,7 @@ fn acknowledged_commits_are_there_after_kill_9() -> Result<(), libtest_mimic::Fa
     let path = dir.path().join("data.redb");
     let mut last = 0;
     for round in 0..10 {
-        let args = [path.to_str().ok_or("a path of text")?.to_owned(), last.to_string()];
+        let args = [path.to_str().ok_or("a path of text")?, &last.to_string(), "immediate"];
         let mut child = child::spawn("commits", &args)?;
         child.wait_for_acks(20, LIMIT)?;
         // At any moment of a later commit.
@@ -94,11 +99,31 @@ fn acknowledged_commits_are_there_after_kill_9() -> Result<(), libtest_mimic::Fa
     Ok(())
 }
 
+/// The control.
+fn kill_9_loses_commits_without_durability() -> Result<(), libtest_mimic::Failed> {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let path = dir.path().join("data.redb");
+    let mut child =
+        child::spawn("commits", &[path.to_str().ok_or("a path of text")?, "0", "none"])?;
+    child.wait_for_acks(20, LIMIT)?;
+    child.kill_9()?;
+    match open(&path).begin_read()?.open_table(VALUES) {
+        Err(TableError::TableDoesNotExist(_)) => Ok(()),
+        other => Err(format!("{:?}", other.map(drop)).into()),
+    }
+}
+
 fn main() -> ExitCode {
     dioxide_testkit::run(&[("commits", commits)], || {
-        vec![Trial::test(
-            "acknowledged_commits_are_there_after_kill_9",
-            acknowledged_commits_are_there_after_kill_9,
-        )]
+        vec![
+            Trial::test(
+                "acknowledged_commits_are_there_after_kill_9",
+                acknowledged_commits_are_there_after_kill_9,
+            ),
+            Trial::test(
+                "kill_9_loses_commits_without_durability",
+                kill_9_loses_commits_without_durability,
+            ),
+        ]
     })
 }

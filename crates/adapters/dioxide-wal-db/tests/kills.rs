@@ -34,12 +34,16 @@ fn records(wal: &Wal<DioxideStore>) -> Vec<(Lsn, Vec<u8>)> {
 fn appends(acks: &Acks, args: &[String]) {
     let wal = open(Path::new(&args[0]));
     let first: u64 = args[1].parse().unwrap();
+    let syncs = args[2] == "sync";
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let wal = &wal;
             scope.spawn(move || {
                 for number in first.. {
-                    let lsn = wal.append_and_sync(&record(thread, number)).unwrap();
+                    let record = record(thread, number);
+                    let lsn =
+                        if syncs { wal.append_and_sync(&record) } else { wal.append(&record) };
+                    let lsn = lsn.unwrap();
                     acks.send([thread, number, lsn.get()]);
                 }
             });
@@ -47,13 +51,15 @@ fn appends(acks: &Acks, args: &[String]) {
     });
 }
 
-fn acknowledged_records_are_there_after_kill_9() -> Result<(), Failed> {
+/// Kills a child in each round. Returns the number of acknowledged records, and of those lost.
+fn rounds(rounds: u64, syncs: &str) -> Result<(usize, usize), Failed> {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let path = dir.path().join("records.wal");
     let mut acknowledged = Vec::new();
-    for round in 0..10_u64 {
-        let first = round * 1_000_000;
-        let args = [path.to_str().ok_or("a path of text")?.to_owned(), first.to_string()];
+    let mut lost = 0;
+    for round in 0..rounds {
+        let first = (round * 1_000_000).to_string();
+        let args = [path.to_str().ok_or("a path of text")?, &first, syncs];
         let mut child = child::spawn("appends", &args)?;
         child.wait_for_acks(50, Duration::from_secs(120))?;
         // At any moment of later appends.
@@ -61,20 +67,36 @@ fn acknowledged_records_are_there_after_kill_9() -> Result<(), Failed> {
 
         let found: HashSet<(u64, Vec<u8>)> =
             records(&open(&path)).into_iter().map(|(lsn, data)| (lsn.get(), data)).collect();
-        for [thread, number, offset] in &acknowledged {
-            if !found.contains(&(*offset, record(*thread, *number))) {
-                return Err(format!("round {round}: record {number} of {thread} is lost").into());
-            }
-        }
+        let is_lost = |[thread, number, offset]: &&[u64; 3]| {
+            !found.contains(&(*offset, record(*thread, *number)))
+        };
+        lost += acknowledged.iter().filter(is_lost).count();
     }
-    Ok(())
+    Ok((acknowledged.len(), lost))
+}
+
+fn acknowledged_records_are_there_after_kill_9() -> Result<(), Failed> {
+    let (acknowledged, lost) = rounds(10, "sync")?;
+    if lost > 0 { Err(format!("{lost} of {acknowledged} are lost").into()) } else { Ok(()) }
+}
+
+/// The control.
+fn kill_9_loses_records_that_were_not_synced() -> Result<(), Failed> {
+    let (acknowledged, lost) = rounds(1, "none")?;
+    if lost == 0 { Err(format!("all {acknowledged} are there").into()) } else { Ok(()) }
 }
 
 fn main() -> ExitCode {
     dioxide_testkit::run(&[("appends", appends)], || {
-        vec![Trial::test(
-            "acknowledged_records_are_there_after_kill_9",
-            acknowledged_records_are_there_after_kill_9,
-        )]
+        vec![
+            Trial::test(
+                "acknowledged_records_are_there_after_kill_9",
+                acknowledged_records_are_there_after_kill_9,
+            ),
+            Trial::test(
+                "kill_9_loses_records_that_were_not_synced",
+                kill_9_loses_records_that_were_not_synced,
+            ),
+        ]
     })
 }
