@@ -29,15 +29,20 @@
 
 mod waiting;
 
-use dioxide::{Buffer, Durability, Error, File, Growth, OpenOptions, Queue, Result};
+use dioxide::{Durability, Error, File, Growth, OpenOptions, Queue, Result};
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use waiting::Waiting;
+use waiting::{Request, Waiting};
 
 /// Beyond this, a write first writes out the others.
 pub const WAITING_BYTES_MAX: usize = 8 << 20;
+
+/// Requests cover whole blocks of at least this size: dioxide writes a part of a block by itself
+/// too, but such writes of a file take turns.
+const BLOCK_BYTES_MIN: u64 = 4096;
 
 /// Requests in flight.
 const DEPTH: usize = 64;
@@ -65,6 +70,22 @@ struct State {
     in_flight: Option<Waiting>,
     /// Whether the file has writes that no flush covered.
     is_dirty: bool,
+    edge: Option<Edge>,
+}
+
+/// The content of a block of the file that was written in part.
+#[derive(Debug)]
+struct Edge {
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Edge {
+    /// The bytes of a range within the block.
+    fn part(&self, range: &Range<u64>) -> Option<&[u8]> {
+        let begin = range.start.checked_sub(self.offset)? as usize;
+        self.bytes.get(begin..begin + (range.end - range.start) as usize)
+    }
 }
 
 /// How a batch of writes reaches the file.
@@ -180,6 +201,7 @@ impl WriteBehind {
     /// As [`File::set_len`], and the error of an earlier write.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         self.write_out(self.lock(), Until::Written)?;
+        self.lock().edge = None;
         Ok(self.file().set_len(len)?)
     }
 
@@ -226,35 +248,85 @@ impl WriteBehind {
         while state.in_flight.is_some() {
             state = self.wait(state);
         }
+        let block_bytes = self.block_bytes();
+        let whole_end = self.file().len()? / block_bytes * block_bytes;
         let batch = mem::take(&mut state.waiting);
         if batch.is_empty() && (until == Until::Written || !state.is_dirty) {
             return Ok(());
         }
         let was_dirty = mem::replace(&mut state.is_dirty, true);
-        let mut runs = batch.runs();
+        let mut left = batch.requests(block_bytes, whole_end);
         state.in_flight = Some(batch);
+        let edge = state.edge.take();
         drop(state);
 
-        // A durable append needs no flush behind it. Into space ahead only: a durable write that
-        // finds no space counts as a failed flush.
-        let Files { plain, durable } = self.files();
-        let appends = plain.len().map(|len| matches!(&runs[..], [(at, _)] if *at == len));
-        let alone = until == Until::Stable && !was_dirty && plain.growth() != Growth::None;
-        let outcome = appends.and_then(|appends| {
+        let outcome = self.fill(&mut left, edge).and_then(|edge| {
+            // A durable append needs no flush behind it. Into space ahead only: a durable write
+            // that finds no space counts as a failed flush.
+            let Files { plain, durable } = self.files();
+            let len = plain.len()?;
+            let appends = matches!(&left[..], [request] if request.offset == len);
+            let alone = until == Until::Stable && !was_dirty && plain.growth() != Growth::None;
             let is_stable = alone && appends;
-            perform(if is_stable { durable } else { plain }, &mut runs)?;
-            if until == Until::Stable && !is_stable { plain.sync_data() } else { Ok(()) }
+            perform(if is_stable { durable } else { plain }, &mut left)?;
+            if until == Until::Stable && !is_stable {
+                plain.sync_data()?;
+            }
+            Ok(edge)
         });
 
         let mut state = self.lock();
-        state.in_flight = None;
-        match &outcome {
-            Ok(()) => state.is_dirty = until == Until::Written,
-            // Those that were not written.
-            Err(_) => runs.into_iter().for_each(|(at, run)| state.waiting.add(at, run.to_vec())),
+        let batch = state.in_flight.take();
+        let outcome = outcome.map(|edge| {
+            state.is_dirty = until == Until::Written;
+            state.edge = edge;
+        });
+        if outcome.is_err()
+            && let Some(mut failed) = batch
+        {
+            let ranges: Vec<_> = left.iter().map(Request::range).collect();
+            failed.retain(&ranges);
+            state.waiting.append(failed);
         }
         self.changed.notify_all();
         Ok(outcome?)
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.file().alignment().offset.max(BLOCK_BYTES_MIN)
+    }
+
+    /// Reads the rest of the blocks that are written in part. Returns the first such block, for the
+    /// next time: many files have a header that each flush changes.
+    fn fill(&self, requests: &mut [Request], edge: Option<Edge>) -> Result<Option<Edge>> {
+        let block_bytes = self.block_bytes();
+        let mut next: Option<Range<u64>> = None;
+        for request in &mut *requests {
+            for range in request.missing.clone() {
+                let begin = range.start / block_bytes * block_bytes;
+                next.get_or_insert(begin..begin + block_bytes);
+                let bytes = request.bytes_mut(&range);
+                match edge.as_ref().and_then(|edge| edge.part(&range)) {
+                    Some(known) => bytes.copy_from_slice(known),
+                    None => drop(self.file().read_at(bytes, range.start)?),
+                }
+            }
+        }
+        let mut covers = |range: &Range<u64>| {
+            let is_in = |request: &&mut Request| {
+                request.range().start <= range.start && range.end <= request.range().end
+            };
+            let request = requests.iter_mut().find(is_in)?;
+            Some(Edge { offset: range.start, bytes: request.bytes_mut(range).to_vec() })
+        };
+        if let Some(range) = next {
+            return Ok(covers(&range));
+        }
+        // The block of the last time, if it stays as it was.
+        Ok(edge.filter(|edge| {
+            let range = edge.offset..edge.offset + edge.bytes.len() as u64;
+            requests.iter().all(|r| r.range().end <= range.start || range.end <= r.range().start)
+        }))
     }
 
     /// Waits until no write of the range is in flight.
@@ -291,41 +363,43 @@ impl Drop for WriteBehind {
     }
 }
 
-/// Writes runs, by offset. Leaves those that failed.
-fn perform(file: &File, runs: &mut Vec<(u64, Buffer)>) -> Result<()> {
+/// Performs requests, by offset. Leaves those that failed.
+fn perform(file: &File, requests: &mut Vec<Request>) -> Result<()> {
     let len = file.len()?;
-    let mut beyond = runs.iter().filter(|(at, run)| at + run.len() as u64 > len);
+    let mut beyond = requests.iter().filter(|request| request.range().end > len);
     // Space ahead makes an append cheaper. Only one: if the first of two failed, the second would
     // get its offset.
-    let appends = matches!((beyond.next(), beyond.next()), (Some((at, _)), None) if *at == len);
-    if let [(at, run)] = &**runs {
-        let written = if appends { file.append(run).map(drop) } else { file.write_at(run, *at) };
-        written?;
-        runs.clear();
+    let appends = matches!((beyond.next(), beyond.next()), (Some(r), None) if r.offset == len);
+    if let [Request { offset, data, .. }] = &**requests {
+        match appends {
+            true => drop(file.append(data)?),
+            false => file.write_at(data, *offset)?,
+        }
+        requests.clear();
         return Ok(());
     }
     let mut through = |queue: &Queue| {
         let mut failure = None;
         let mut failed = Vec::new();
-        let mut left = mem::take(runs).into_iter().peekable();
+        let mut left = mem::take(requests).into_iter().peekable();
         while left.peek().is_some() || queue.outstanding() > 0 {
             while queue.outstanding() < DEPTH
-                && let Some((at, run)) = left.next()
+                && let Some(Request { offset, data, .. }) = left.next()
             {
-                match appends && at == len {
-                    true => queue.append(file, run, at),
-                    false => queue.write_at(file, run, at, at),
+                match appends && offset == len {
+                    true => queue.append(file, data, offset),
+                    false => queue.write_at(file, data, offset, offset),
                 }
                 .expect("there is room");
             }
             for done in queue.reap(1) {
-                if let Err(error) = done.result {
+                if let (Err(error), Some(data)) = (done.result, done.buffer) {
                     failure.get_or_insert(error);
-                    failed.extend(done.buffer.map(|run| (done.tag, run)));
+                    failed.push(Request { offset: done.tag, data, missing: Vec::new() });
                 }
             }
         }
-        *runs = failed;
+        *requests = failed;
         failure.map_or(Ok(()), Err)
     };
     thread_local!(static QUEUE: Queue = Queue::new(DEPTH));

@@ -2,6 +2,7 @@
 
 use dioxide::Buffer;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Pieces by their offset. They do not overlap.
 #[derive(Debug, Default)]
@@ -53,27 +54,74 @@ impl Waiting {
         self.pieces.is_empty()
     }
 
-    /// Copies of the pieces, by offset. Neighbours are joined.
-    pub fn runs(&self) -> Vec<(u64, Buffer)> {
-        let mut runs = Vec::new();
-        let mut pieces = self.pieces.iter().peekable();
-        while let Some((at, first)) = pieces.next() {
-            let mut run = vec![first];
-            let mut len = first.len();
-            while let Some((_, piece)) = pieces.next_if(|(next, _)| **next == at + len as u64) {
-                len += piece.len();
-                run.push(piece);
+    /// The pieces as requests, by offset. Pieces are joined if they are neighbours or have bytes of
+    /// one block. A request covers whole blocks below `whole_end`, the end of the last whole block
+    /// of the file.
+    pub fn requests(&self, block_bytes: u64, whole_end: u64) -> Vec<Request> {
+        let floor = |offset: u64| offset / block_bytes * block_bytes;
+        let mut spans: Vec<(Range<u64>, Vec<(&u64, &Vec<u8>)>)> = Vec::new();
+        for (at, piece) in &self.pieces {
+            let end = at + piece.len() as u64;
+            let begin = if *at < whole_end { floor(*at) } else { *at };
+            let end = if end <= whole_end { floor(end + block_bytes - 1) } else { end };
+            match spans.last_mut().filter(|(span, _)| begin <= span.end) {
+                Some((span, pieces)) => {
+                    span.end = end.max(span.end);
+                    pieces.push((at, piece));
+                }
+                None => spans.push((begin..end, vec![(at, piece)])),
             }
-            let mut joined = Buffer::zeroed(len);
-            let mut rest = &mut joined[..];
-            for piece in run {
-                let (here, after) = rest.split_at_mut(piece.len());
-                here.copy_from_slice(piece);
-                rest = after;
-            }
-            runs.push((*at, joined));
         }
-        runs
+        let request = |(span, pieces): (Range<u64>, Vec<(&u64, &Vec<u8>)>)| {
+            let mut data = Buffer::zeroed((span.end - span.start) as usize);
+            let (mut missing, mut filled) = (Vec::new(), span.start);
+            for (at, piece) in pieces {
+                missing.extend((filled < *at).then_some(filled..*at));
+                let within = (at - span.start) as usize;
+                data[within..within + piece.len()].copy_from_slice(piece);
+                filled = at + piece.len() as u64;
+            }
+            missing.extend((filled < span.end).then_some(filled..span.end));
+            Request { offset: span.start, data, missing }
+        };
+        spans.into_iter().map(request).collect()
+    }
+
+    /// Keeps the pieces that have bytes of one of the ranges.
+    pub fn retain(&mut self, ranges: &[Range<u64>]) {
+        self.pieces.retain(|at, piece| {
+            let end = *at + piece.len() as u64;
+            ranges.iter().any(|range| *at < range.end && range.start < end)
+        });
+        self.bytes = self.pieces.values().map(Vec::len).sum();
+    }
+
+    /// Takes the pieces of another one. None of them overlaps.
+    pub fn append(&mut self, other: Self) {
+        other.pieces.into_iter().for_each(|(at, piece)| self.add(at, piece));
+    }
+}
+
+/// A write of joined pieces.
+#[derive(Debug)]
+pub struct Request {
+    /// The first byte.
+    pub offset: u64,
+    /// The bytes, zeros where they are missing.
+    pub data: Buffer,
+    /// Ranges of the file that no piece has.
+    pub missing: Vec<Range<u64>>,
+}
+
+impl Request {
+    /// The range of the file.
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.data.len() as u64
+    }
+
+    /// The bytes of a range of the file that the request covers.
+    pub fn bytes_mut(&mut self, range: &Range<u64>) -> &mut [u8] {
+        &mut self.data[(range.start - self.offset) as usize..(range.end - self.offset) as usize]
     }
 }
 
@@ -87,13 +135,43 @@ mod tests {
         waiting
     }
 
+    /// Offset, bytes with `.` for missing ones.
+    fn requests(pieces: &[(u64, &[u8])], whole_end: u64) -> Vec<(u64, String)> {
+        let shown = |mut request: Request| {
+            for range in request.missing.clone() {
+                request.bytes_mut(&range).fill(b'.');
+            }
+            (request.offset, String::from_utf8(request.data.to_vec()).unwrap())
+        };
+        of(pieces).requests(4, whole_end).into_iter().map(shown).collect()
+    }
+
     #[test]
-    fn neighbours_are_joined() {
-        let waiting = of(&[(12, b"cd"), (3, b"x"), (10, b"ab"), (14, b"efg")]);
-        let runs = waiting.runs().into_iter().map(|(at, run)| (at, run.to_vec()));
-        let joined = [(3, b"x".to_vec()), (10, b"abcdefg".to_vec())];
-        assert_eq!(runs.collect::<Vec<_>>(), joined);
-        assert_eq!((waiting.bytes(), waiting.end()), (8, 17));
+    fn neighbours_are_joined_and_blocks_below_the_end_are_whole() {
+        let own = |list: &[(u64, &str)]| -> Vec<(u64, String)> {
+            list.iter().map(|(at, text)| (*at, (*text).to_owned())).collect()
+        };
+        let pieces: &[(u64, &[u8])] = &[(14, b"efg"), (3, b"x"), (10, b"ab"), (12, b"cd")];
+        assert_eq!(requests(pieces, 0), own(&[(3, "x"), (10, "abcdefg")]));
+        assert_eq!(requests(pieces, 100), own(&[(0, "...x"), (8, "..abcdefg...")]));
+        // The file has 13 bytes, so its last whole block ends at 12.
+        assert_eq!(requests(pieces, 12), own(&[(0, "...x"), (8, "..abcdefg")]));
+        // Two in one block, then a neighbour of that block.
+        let pieces: &[(u64, &[u8])] = &[(4, b"a"), (7, b"b"), (8, b"c")];
+        assert_eq!(requests(pieces, 12), own(&[(4, "a..bc...")]));
+        assert_eq!(requests(pieces, 8), own(&[(4, "a..bc")]));
+        assert_eq!(requests(&[(4, b"abcd"), (12, b"efgh")], 16), own(&[(4, "abcd"), (12, "efgh")]));
+    }
+
+    #[test]
+    fn pieces_of_ranges_are_kept() {
+        let mut waiting = of(&[(0, b"abc"), (10, b"de"), (20, b"f")]);
+        waiting.retain(&[2..4, 12..20, 20..30]);
+        assert_eq!((waiting.bytes(), waiting.pieces.len()), (4, 2));
+        let mut other = of(&[(100, b"xyz")]);
+        other.append(waiting);
+        assert_eq!((other.bytes(), other.end()), (7, 103));
+        assert!(other.overlaps(20, 1) && other.overlaps(2, 1) && !other.overlaps(10, 2));
     }
 
     #[test]
