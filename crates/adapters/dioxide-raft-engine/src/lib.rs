@@ -14,13 +14,15 @@
 //! raft-engine reuses. A flush then needs no journal commit. raft-engine's own allocation does
 //! nothing.
 //!
-//! raft-engine panics if a flush fails, but handles a full disk in a write. So a write reaches the
-//! file before it returns.
+//! raft-engine panics if a flush fails, but handles a full disk in a write. So a write waits in
+//! memory for its flush only if the space ahead has room for it. See [`dioxide_write_behind`].
 
 #![forbid(unsafe_code)]
 
 use dioxide::{ErrorKind, File, Growth, OpenOptions};
+use dioxide_write_behind::WriteBehind;
 use raft_engine::env::{FileSystem, Handle, Permission, WriteExt};
+use rustix::fs::fstat;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -33,12 +35,12 @@ pub struct DioxideFileSystem {
     /// Files that raft-engine reuses, until it opens them: closing would free their space.
     reused: Mutex<HashMap<PathBuf, LogFile>>,
     /// Open files that may have space ahead.
-    written: Mutex<Vec<(PathBuf, Weak<File>)>>,
+    written: Mutex<Vec<(PathBuf, Weak<WriteBehind>)>>,
 }
 
 /// A file of raft-engine.
 #[derive(Debug)]
-pub struct LogFile(Arc<File>);
+pub struct LogFile(Arc<WriteBehind>);
 
 /// A position in a [`LogFile`], to read or write at.
 #[derive(Debug)]
@@ -59,10 +61,10 @@ impl DioxideFileSystem {
         lock(&self.reused).remove(path)
     }
 
-    fn track(&self, path: &Path, file: File) -> LogFile {
-        let file = Arc::new(file);
+    fn track(&self, path: &Path, file: File) -> io::Result<LogFile> {
+        let file = Arc::new(WriteBehind::try_from(file)?);
         lock(&self.written).push((path.to_owned(), Arc::downgrade(&file)));
-        LogFile(file)
+        Ok(LogFile(file))
     }
 
     /// Gives the earlier files of a queue their exact length, before the next file of the queue is
@@ -75,7 +77,7 @@ impl DioxideFileSystem {
             finished.extend(file.upgrade().filter(|_| ends));
             !ends && file.strong_count() > 0
         });
-        finished.into_iter().try_for_each(|file| Ok(file.set_len(file.len()?)?))
+        finished.into_iter().try_for_each(|file| file.set_len(file.len()?))
     }
 }
 
@@ -87,7 +89,7 @@ impl FileSystem for DioxideFileSystem {
     fn create<P: AsRef<Path>>(&self, path: P) -> io::Result<LogFile> {
         let path = path.as_ref();
         self.finish_before(path)?;
-        Ok(self.track(path, writable().create(true).open(path)?))
+        self.track(path, writable().create(true).open(path)?)
     }
 
     fn open<P: AsRef<Path>>(&self, path: P, permission: Permission) -> io::Result<LogFile> {
@@ -96,8 +98,8 @@ impl FileSystem for DioxideFileSystem {
             return Ok(file);
         }
         match permission {
-            Permission::ReadWrite => Ok(self.track(path, writable().open(path)?)),
-            Permission::ReadOnly => Ok(LogFile(Arc::new(File::open(path)?))),
+            Permission::ReadWrite => self.track(path, writable().open(path)?),
+            Permission::ReadOnly => Ok(LogFile(Arc::new(File::open(path)?.try_into()?))),
         }
     }
 
@@ -121,7 +123,7 @@ impl FileSystem for DioxideFileSystem {
             Err(error) if matches!(error.kind(), ErrorKind::Unsupported(_)) => file.set_len(0)?,
             other => other?,
         }
-        let file = self.track(to, file);
+        let file = self.track(to, file)?;
         lock(&self.reused).insert(to.to_owned(), file);
         Ok(())
     }
@@ -140,19 +142,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The error of a write. raft-engine knows a full disk by the word "nospace" in its message.
-fn of_write(error: dioxide::Error) -> io::Error {
+fn of_write(error: io::Error) -> io::Error {
     match error.kind() {
-        ErrorKind::NoSpace(_) => {
-            io::Error::new(io::ErrorKind::StorageFull, format!("nospace: {error}"))
-        }
-        _ => error.into(),
+        kind @ io::ErrorKind::StorageFull => io::Error::new(kind, format!("nospace: {error}")),
+        _ => error,
     }
 }
 
 impl Handle for LogFile {
     /// Durable on return.
     fn truncate(&self, offset: usize) -> io::Result<()> {
-        Ok(self.0.set_len(offset as u64)?)
+        self.0.set_len(offset as u64)
     }
 
     fn file_size(&self) -> io::Result<usize> {
@@ -160,7 +160,7 @@ impl Handle for LogFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(self.0.sync_data()?)
+        self.0.sync_data()
     }
 }
 
@@ -176,12 +176,14 @@ impl Write for Cursor {
     /// A file of raft-engine has one writer, so its end stays where it is meanwhile.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let file = &self.file.0;
-        let written = match self.offset == file.len()? {
-            true => file.append(data).map(drop),
-            false => file.write_at(data, self.offset),
+        let end = self.offset + data.len() as u64;
+        // Other programs see the length with the space ahead.
+        let written = match end <= fstat(file.file())?.st_size as u64 {
+            true => file.write_at(data, self.offset),
+            false => file.write_through(data, self.offset),
         };
         written.map_err(of_write)?;
-        self.offset += data.len() as u64;
+        self.offset = end;
         Ok(data.len())
     }
 
@@ -225,7 +227,8 @@ mod tests {
         settings.capacity_bytes = 64 << 10;
         let disk = Disk::with(1, settings);
         let file = disk.open(writable().create(true), "file").unwrap();
-        let mut cursor = Cursor { file: Arc::new(LogFile(Arc::new(file))), offset: 0 };
+        let mut cursor =
+            Cursor { file: Arc::new(LogFile(Arc::new(file.try_into().unwrap()))), offset: 0 };
         cursor.write_all(&[1; 5000]).unwrap();
         let error = cursor.write_all(&[2; 100_000]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);

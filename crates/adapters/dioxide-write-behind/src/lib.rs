@@ -148,6 +148,26 @@ impl WriteBehind {
         }
     }
 
+    /// Writes behind all that waits, without waiting itself. So an error is that of this write, and
+    /// the write is then not taken.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::append`] at the end, as [`File::write_at`] elsewhere. Or the error of a write that
+    /// waited.
+    pub fn write_through(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.write_out(self.lock(), Until::Written)?;
+        let mut state = self.not_in_flight(offset, data.len());
+        (state.is_dirty, state.edge) = (true, None);
+        drop(state);
+        let file = self.file();
+        match offset == file.len()? {
+            true => drop(file.append(data)?),
+            false => file.write_at(data, offset)?,
+        }
+        Ok(())
+    }
+
     /// Reads, as [`File::read_at`].
     ///
     /// # Errors
