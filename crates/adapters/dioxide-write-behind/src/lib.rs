@@ -40,8 +40,8 @@ use waiting::{Request, Waiting};
 /// Beyond this, a write first writes out the others.
 pub const WAITING_BYTES_MAX: usize = 8 << 20;
 
-/// Requests cover whole blocks of at least this size: dioxide writes a part of a block by itself
-/// too, but such writes of a file take turns.
+/// Requests cover whole blocks of at least this size. dioxide also writes parts of blocks, but then
+/// the writes of the file take turns.
 const BLOCK_BYTES_MIN: u64 = 4096;
 
 /// Requests in flight.
@@ -153,8 +153,8 @@ impl WriteBehind {
     ///
     /// # Errors
     ///
-    /// As [`File::append`] at the end, as [`File::write_at`] elsewhere. Or the error of a write that
-    /// waited.
+    /// As [`File::append`] at the end, as [`File::write_at`] elsewhere. Or the error of a write
+    /// that waited.
     pub fn write_through(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.write_out(self.lock(), Until::Written)?;
         let mut state = self.not_in_flight(offset, data.len());
@@ -412,7 +412,9 @@ fn perform(file: &File, requests: &mut Vec<Request>) -> Result<()> {
                 }
                 .expect("there is room");
             }
-            for done in queue.reap(1) {
+            // Few wake-ups: a batch that fits into the queue needs one.
+            let enough = if left.peek().is_some() { DEPTH / 2 } else { DEPTH };
+            for done in queue.reap(enough) {
                 if let (Err(error), Some(data)) = (done.result, done.buffer) {
                     failure.get_or_insert(error);
                     failed.push(Request { offset: done.tag, data, missing: Vec::new() });

@@ -225,6 +225,30 @@ fn a_failed_write_is_written_by_the_next_flush() {
     }
 }
 
+/// It reaches the file behind the writes that waited, or is not taken.
+#[test]
+fn a_write_through_reports_its_own_error() {
+    let mut settings = Settings::default();
+    settings.capacity_bytes = 64 << 10;
+    let disk = Disk::with(7, settings);
+    let file = of(&disk, Growth::Unwritten);
+    file.write_at(&[1; 1000], 0).unwrap();
+    file.write_through(&[2; 1000], 1000).unwrap();
+    assert_eq!(file.file().len().unwrap(), 2000);
+    file.write_through(&[3; 100_000], 2000).unwrap_err();
+    file.write_at(&[4; 10], 2000).unwrap();
+    file.write_through(&[5; 10], 500).unwrap();
+    file.sync_data().unwrap();
+    let mut expected = [[1; 1000].as_slice(), &[2; 1000], &[4; 10]].concat();
+    expected[500..510].fill(5);
+    for disk in [disk.crash(), disk.crash()] {
+        let file = of(&disk, Growth::Unwritten);
+        let mut found = vec![0; expected.len()];
+        assert_eq!(file.read_at(&mut found, 0).unwrap(), found.len());
+        assert!(found == expected);
+    }
+}
+
 /// An append that finds no space keeps its bytes, and its offset.
 #[test]
 fn without_space_the_bytes_wait() {
