@@ -4,6 +4,9 @@ use dioxide::Buffer;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Offset and bytes.
+type Piece<'a> = (&'a u64, &'a Vec<u8>);
+
 /// Pieces by their offset. They do not overlap.
 #[derive(Debug, Default)]
 pub struct Waiting {
@@ -59,7 +62,7 @@ impl Waiting {
     /// of the file.
     pub fn requests(&self, block_bytes: u64, whole_end: u64) -> Vec<Request> {
         let floor = |offset: u64| offset / block_bytes * block_bytes;
-        let mut spans: Vec<(Range<u64>, Vec<(&u64, &Vec<u8>)>)> = Vec::new();
+        let mut spans: Vec<(Range<u64>, Vec<Piece<'_>>)> = Vec::new();
         for (at, piece) in &self.pieces {
             let end = at + piece.len() as u64;
             let begin = if *at < whole_end { floor(*at) } else { *at };
@@ -72,7 +75,7 @@ impl Waiting {
                 None => spans.push((begin..end, vec![(at, piece)])),
             }
         }
-        let request = |(span, pieces): (Range<u64>, Vec<(&u64, &Vec<u8>)>)| {
+        let request = |(span, pieces): (Range<u64>, Vec<Piece<'_>>)| {
             let mut data = Buffer::zeroed((span.end - span.start) as usize);
             let (mut missing, mut filled) = (Vec::new(), span.start);
             for (at, piece) in pieces {
