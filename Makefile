@@ -73,6 +73,7 @@ check:
 	cargo fmt --check --manifest-path crates/dioxide-raft/Cargo.toml
 	cargo fmt --check --manifest-path crates/dioxide-slatedb/Cargo.toml
 	cargo fmt --check --manifest-path crates/adapters/Cargo.toml
+	cargo fmt --all --check --manifest-path crates/adapters/Cargo.toml
 	cargo fmt --check --manifest-path crates/dioxide-foyer/Cargo.toml
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
