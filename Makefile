@@ -1,5 +1,5 @@
 # Commands for developers. The scripts in scripts/ do the work.
-.PHONY: bench pages test test-all agreement check mutants fuzz simulate loom sanitize install deb deb-test rpm dist dist-test capi install-capi lab unlab
+.PHONY: bench pages test test-all integrations agreement check mutants fuzz simulate loom sanitize install deb deb-test rpm dist dist-test capi install-capi lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -12,6 +12,10 @@ test:
 # Everything: all file systems, models, sanitizers, fuzzing, the mutants that changed since SINCE.
 test-all:
 	scripts/with-lab scripts/test --all
+
+# The crates for other projects: openraft, SlateDB, foyer and small adapters.
+integrations:
+	scripts/test --integrations
 
 # Compares the rates of the bench with those of fio and sysbench. On an idle machine.
 agreement:
@@ -72,7 +76,6 @@ check:
 	cargo fmt --check --manifest-path crates/bench-peers/Cargo.toml
 	cargo fmt --check --manifest-path crates/dioxide-raft/Cargo.toml
 	cargo fmt --check --manifest-path crates/dioxide-slatedb/Cargo.toml
-	cargo fmt --check --manifest-path crates/adapters/Cargo.toml
 	cargo fmt --all --check --manifest-path crates/adapters/Cargo.toml
 	cargo fmt --check --manifest-path crates/dioxide-foyer/Cargo.toml
 	cargo clippy --workspace --all-targets -- -D warnings
