@@ -136,9 +136,10 @@ pub fn append(
             call += 1;
         }
         // Calls for which the earlier ones left no time.
-        let now = Instant::now();
-        let missed = (call..).map_while(|call| due(lane, call)).take_while(|due| *due < now);
-        missed.for_each(|due| timings.miss(now - due));
+        if let Some(schedule) = schedule {
+            let elapsed = began.elapsed();
+            schedule.missed(lane, call, elapsed).for_each(|due| timings.miss(elapsed - due));
+        }
         Ok(Lane { records, timings })
     };
     thread::scope(|scope| {

@@ -221,11 +221,7 @@ impl Shift<'_> {
 /// The due times, before `end`, of operations that were never begun.
 fn missed(schedule: Schedule, done: &[Done], end: Duration) -> impl Iterator<Item = Duration> {
     done.iter().enumerate().flat_map(move |(job, done)| {
-        let due = done
-            .next
-            .into_iter()
-            .flat_map(move |next| (next..).map(move |sequence| schedule.due(job, sequence)));
-        due.take_while(move |due| *due < end)
+        done.next.into_iter().flat_map(move |next| schedule.missed(job, next, end))
     })
 }
 

@@ -21,6 +21,11 @@ impl Schedule {
         let earlier = u128::from(sequence - 1) * self.numjobs as u128 + job as u128;
         Duration::from_nanos((earlier * SECOND_NS / u128::from(self.rate_iops)) as u64)
     }
+
+    /// When the operations of a thread from `next` on are due, before `end`.
+    pub fn missed(self, job: usize, next: u64, end: Duration) -> impl Iterator<Item = Duration> {
+        (next..).map(move |sequence| self.due(job, sequence)).take_while(move |due| *due < end)
+    }
 }
 
 #[cfg(test)]
