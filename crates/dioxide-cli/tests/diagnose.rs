@@ -7,6 +7,7 @@ use common::*;
 use dioxide_diagnose::evidence::{Evidence, Rw, Subject};
 use dioxide_diagnose::finding::{Finding, Wall};
 use dioxide_diagnose::judge::judge;
+use dioxide_testkit::files::install_program;
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trial, lab_trials_where};
 use serde_json::Value;
@@ -100,7 +101,7 @@ fn another_user_finds_it_too(dir: TestDir) -> TrialResult {
     fs::set_permissions(&*dir, fs::Permissions::from_mode(0o777))?;
     // Executable by all users.
     let own = dir.join("dioxide");
-    fs::copy(env!("CARGO_BIN_EXE_dioxide"), &own)?;
+    install_program(env!("CARGO_BIN_EXE_dioxide"), &own)?;
     let line = format!("diagnose {} --rw append {SHORT}", dir.display());
     let mut command = Command::new(&own);
     command.args(line.split_whitespace()).uid(NOBODY).gid(NOBODY).stdin(Stdio::null());

@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use dioxide_testkit::files::install_program;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where, trials_with};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -252,7 +253,7 @@ fn sleepers(dir: &Path, name: &str, count: usize) -> (String, Vec<Program>) {
     let name = format!("{name}-{}", std::process::id());
     let program = dir.join(&name);
     let sleep = ["/usr/bin/sleep", "/bin/sleep"].into_iter().find(|it| Path::new(it).exists());
-    fs::copy(sleep.expect("sleep"), &program).expect("a copy");
+    install_program(sleep.expect("sleep"), &program).expect("a copy");
     let all: Vec<Program> =
         (0..count).map(|_| Program::spawn(Command::new(&program).arg("3600"))).collect();
     for one in &all {

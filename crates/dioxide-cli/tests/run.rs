@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use dioxide_testkit::files::install_program;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -102,20 +103,13 @@ fn a_static_program_runs_without() {
     expect_run_without(&output, "statically linked");
 }
 
-/// Copies a program, in a process of its own. A copy by this process could be "Text file busy": a
-/// child that another test just forked inherits the descriptor that writes the copy.
-fn install(from: &Path, to: &Path) {
-    let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().unwrap();
-    assert!(status.success());
-}
-
 #[test]
 fn a_script_of_a_static_interpreter_runs_without() {
     let dir = fresh_dir();
     let program = compiled(dir.path(), &["-static"]);
     let (text, script) = (dir.path().join("text"), dir.path().join("script"));
     fs::write(&text, format!("#!{}\n", program.display())).unwrap();
-    install(&text, &script);
+    install_program(&text, &script).unwrap();
     let output = run_in(dir.path(), "", &[script.to_str().unwrap()]).output().unwrap();
     expect_run_without(&output, "is a script for");
 }
@@ -148,7 +142,7 @@ fn a_program_that_may_not_be_read_runs() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o711)).unwrap();
     // Executable by all users.
     let own = dir.path().join("dioxide");
-    install(Path::new(env!("CARGO_BIN_EXE_dioxide")), &own);
+    install_program(env!("CARGO_BIN_EXE_dioxide"), &own).unwrap();
     let mut command = Command::new(&own);
     command.args(["run", "--library"]).arg(dir.path().join("library.so")).arg("--").arg(&program);
     command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null());

@@ -1,5 +1,5 @@
 //! Kernel interfaces that tests use on files: extents, the marker attribute, caches, the shutdown
-//! ioctl.
+//! ioctl. And copies of programs that tests run.
 
 use std::ffi::{c_int, c_ulong};
 use std::fs::{self, File};
@@ -10,6 +10,8 @@ use std::path::Path;
 
 use rustix::fs::{SeekFrom, XattrFlags};
 use rustix::io::Errno;
+
+use crate::command;
 
 /// The attribute in which dioxide keeps its marker.
 pub const MARKER: &str = "user.dioxide";
@@ -36,6 +38,13 @@ pub fn extents(path: impl AsRef<Path>) -> io::Result<Vec<Extent>> {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(sought(&file)?),
         result => result,
     }
+}
+
+/// Copies a program, by a process of its own. A copy by this process could be "Text file busy": a
+/// child that another test just forked inherits the descriptor that writes the copy.
+pub fn install_program(from: impl AsRef<Path>, to: &Path) -> io::Result<()> {
+    let args = ["-m".as_ref(), "755".as_ref(), from.as_ref().as_os_str(), to.as_os_str()];
+    command::run(command::TOOL_LIMIT, "install", args).map(drop)
 }
 
 /// The device address range, in bytes, of the longest extent of a file. Not for btrfs, which

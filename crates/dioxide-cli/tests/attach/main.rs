@@ -11,6 +11,7 @@ mod queues;
 mod servers;
 
 use common::*;
+use dioxide_testkit::files::install_program;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
 use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, trials_with};
 use limited::{Limited, on_ext4, on_ext4_with_limits};
@@ -70,7 +71,7 @@ fn the_owner_of_a_program_finds_it_too(dir: TestDir) -> TrialResult {
     let user = AsNobody::new(&dir)?;
     // Executable by all users.
     let own = dir.join("dioxide");
-    fs::copy(env!("CARGO_BIN_EXE_dioxide"), &own)?;
+    install_program(env!("CARGO_BIN_EXE_dioxide"), &own)?;
     let appends = format!("--ioengine=psync --bs=4k --rw=write:60k {INTERLEAVED}");
     let mut fio = user.command("fio", &fio_options("--filename=file", THREADS, &appends));
     let program = Program::spawn(&mut fio, Signal::KILL).wait_for_threads(threads_of_fio(THREADS));
