@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use dioxide::{Buffer, Durability, File};
+use dioxide::{Buffer, Durability, File, Queue};
 use dioxide_testkit::child::{self, Acks, Child};
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
@@ -238,6 +238,27 @@ fn a_whole_life_of_a_file_within_a_read_is_noticed(dir: TestDir) -> TrialResult 
     Ok(())
 }
 
+/// The kernel reads for a queue before the truncate, and the queue looks at the file after it.
+/// Growth needs no second read.
+fn a_read_of_a_queue_is_repeated_after_a_truncate(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let mut writer = Writer::start(&path)?;
+    let (reader, queue) = (File::open(&path)?, Queue::new(1));
+    let room = BLOCKS * BLOCK_BYTES;
+    for orders in [&[Order::Shorten][..], &[Order::Fill, Order::Grow]] {
+        let (before, into) = (reader.len()?, Buffer::zeroed(room as usize));
+        queue.read_at(&reader, into, 0, 0).map_err(|error| error.to_string())?;
+        queue.submit();
+        writer.carry_out(orders);
+        let done = queue.reap(1).next().expect("it was submitted");
+        let (read, into) = (done.result?, done.buffer.expect("reads have one"));
+        assert_ne!(before.min(room), reader.len()?.min(room));
+        assert_eq!(read, before.min(reader.len()?));
+        assert!(into[..read as usize].chunks(BLOCK).all(|block| block != [0; BLOCK]));
+    }
+    Ok(())
+}
+
 /// A reader succeeds beside a program that writes without markers.
 fn a_file_that_is_written_without_growth_is_read(dir: TestDir) -> TrialResult {
     let path = dir.join("plain");
@@ -268,6 +289,7 @@ fn trials() -> Vec<Trial> {
         a_file_that_only_grows_is_read_once,
         a_file_that_is_closed_and_opened_meanwhile_is_read_again,
         a_whole_life_of_a_file_within_a_read_is_noticed,
+        a_read_of_a_queue_is_repeated_after_a_truncate,
         a_file_that_is_written_without_growth_is_read,
     ];
     let grown = where_files_grow

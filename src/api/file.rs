@@ -355,7 +355,7 @@ impl File {
                 let durable = durability == Durability::EveryWrite;
                 Ok(Self(Some(FileHandle::Shared { engine, key: *key, process, durable })))
             }
-            FileHandle::Reader(reader) => Ok(Self(Some(FileHandle::Reader(reader.another())))),
+            FileHandle::Reader(reader) => Ok(Self(Some(FileHandle::Reader(reader.clone())))),
         }
     }
 

@@ -106,9 +106,7 @@ impl AsyncFile {
         Transfer(TransferOf::write_at(self, data, offset))
     }
 
-    /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read. A
-    /// read through a read-only handle of a file (not a device) that this process does not write
-    /// blocks the reactor until it is done.
+    /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read.
     pub fn read_at<M: AsMut<[u8]> + Send + 'static>(
         &self,
         into: M,

@@ -170,9 +170,8 @@ impl Queue {
         self.queue(file, OpKind::Write(offset), Some(data.into()), tag)
     }
 
-    /// Queues a read at `offset` into `into`, as [`File::read_at`]. A read through a read-only
-    /// handle of a file (not a device) that this process does not write runs at once. An unaligned
-    /// read may take several transfers, one after the other. Buffers start aligned, so an aligned
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. An unaligned read may take
+    /// several transfers, one after the other. Buffers start aligned, so an aligned
     /// `offset` and a length of whole blocks need one transfer.
     ///
     /// # Errors

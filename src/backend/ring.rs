@@ -48,6 +48,15 @@ pub(crate) enum RingFile<'a> {
     Simulated(&'a Sim),
 }
 
+/// How often an attached file is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uses {
+    /// By one operation, which keeps it open. It stays unknown to the kernel's ring.
+    One,
+    /// By many, and the ring may keep it open until it is detached.
+    Many,
+}
+
 /// The requests that replace a call in a ring.
 #[derive(Debug)]
 #[allow(
@@ -65,9 +74,8 @@ pub(crate) enum Division {
 
 /// A queue of requests to attached files.
 pub(crate) trait Ring: Debug {
-    /// Attaches a file and returns its number; `None` if the ring does not support it. The ring may
-    /// keep it open until `detach`.
-    fn attach(&mut self, file: RingFile<'_>) -> Option<u32>;
+    /// Attaches a file and returns its number; `None` if the ring does not support it.
+    fn attach(&mut self, file: RingFile<'_>, uses: Uses) -> Option<u32>;
     /// Detaches a file, which has no more requests.
     fn detach(&mut self, file: u32);
     /// Returns whether `push` is allowed. If not, the ring has ended for good; it still wakes a

@@ -5,7 +5,7 @@
 //! ring submits them again, one at a time. If that does not help, the ring ends: it never submits
 //! the rest, and reports them as interrupted. The engine then retries them by plain calls.
 
-use super::ring::{Bell, Io, Ring, RingFile};
+use super::ring::{Bell, Io, Ring, RingFile, Uses};
 use crate::buffer::{Pool, Segment};
 use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -330,7 +330,7 @@ impl Uring {
 }
 
 impl Ring for Uring {
-    fn attach(&mut self, file: RingFile<'_>) -> Option<u32> {
+    fn attach(&mut self, file: RingFile<'_>, uses: Uses) -> Option<u32> {
         let descriptor = match file {
             RingFile::Descriptor(descriptor) => descriptor.as_raw_fd(),
             #[cfg(any(test, feature = "sim"))]
@@ -339,6 +339,7 @@ impl Ring for Uring {
         let place = self.files.vacant_entry();
         let number = place.key() as u32;
         let registered = self.registers_files
+            && uses == Uses::Many
             && number < REGISTERED_MAX
             && self.ring.submitter().register_files_update(number, &[descriptor]).is_ok();
         place.insert(if registered {

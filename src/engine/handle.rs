@@ -13,7 +13,7 @@ pub(crate) enum FileHandle {
     /// A handle that writes.
     Shared { engine: Arc<Engine>, key: Key, process: &'static Process, durable: bool },
     /// A read-only handle.
-    Reader(Reader),
+    Reader(Arc<Reader>),
 }
 
 impl FileHandle {
@@ -23,7 +23,7 @@ impl FileHandle {
             Self::Shared { engine, key, process, durable } => {
                 Self::Shared { engine: engine.clone(), key: *key, process, durable: *durable }
             }
-            Self::Reader(reader) => Self::Reader(reader.another()),
+            Self::Reader(reader) => Self::Reader(reader.clone()),
         }
     }
 

@@ -43,7 +43,63 @@ enum Since {
     PerhapsTruncation,
 }
 
-/// A read-only handle.
+/// The attempts of a read of a file that this process does not write.
+///
+/// Another process may write the file, and even truncate it. A read during a truncate may return
+/// zeros of space that was grown again, so it is repeated. Growth is harmless, and frequent beside
+/// a fast writer: the count in the marker distinguishes it from a truncate. If each attempt meets a
+/// truncate, the read fails with EAGAIN.
+///
+/// A file without a marker was not grown. During one read another process may grow it, and remove
+/// growth and marker again. That takes several syncs, so several consecutive reads cannot miss it.
+/// A change in each of them, and never a marker, comes from a program that writes without growth.
+/// (Before Linux 6.13, a change within one clock tick is not seen.)
+#[derive(Debug, Default)]
+pub(crate) struct Attempts {
+    /// The state of the file when the last one began.
+    view: Option<View>,
+    begun: u32,
+    unmarked: u32,
+}
+
+impl Attempts {
+    /// Begins an attempt to read up to `wanted_end`. Returns a length below which everything was
+    /// written.
+    pub fn begin(&mut self, reader: &Reader, wanted_end: u64) -> io::Result<u64> {
+        self.begun += 1;
+        Ok(self.view.insert(reader.find(wanted_end)?).len)
+    }
+
+    /// Takes the result of the attempt that was begun. Returns the result of the read, or `None` if
+    /// another attempt is needed.
+    pub fn on_result(&mut self, reader: &Reader, read: io::Result<u64>) -> Option<io::Result<u64>> {
+        let view = self.view.as_ref().expect("an attempt was begun");
+        let since = match reader.since(view) {
+            Ok(since) => since,
+            Err(error) => return Some(Err(error)),
+        };
+        match (since, read) {
+            // It was truncated, perhaps under the marker that announces it, or by another program.
+            (_, Err(error))
+                if error.kind() == io::ErrorKind::UnexpectedEof && !reader.facts.is_device =>
+            {
+                reader.forget();
+                self.unmarked = 0;
+            }
+            (Since::OnlyGrowth, read) => return Some(read),
+            (Since::UnmarkedChange, Ok(read)) if self.unmarked == UNMARKED_READS_MAX => {
+                return Some(Ok(read));
+            }
+            (Since::UnmarkedChange, Ok(_)) => self.unmarked += 1,
+            (_, Err(error)) => return Some(Err(error)),
+            (Since::PerhapsTruncation, Ok(_)) => self.unmarked = 0,
+        }
+        let is_last = self.begun == READS_MAX;
+        is_last.then(|| Err(io::Error::from_raw_os_error(libc::EAGAIN)))
+    }
+}
+
+/// A read-only handle, which its copies share.
 #[derive(Debug)]
 pub(crate) struct Reader {
     backend: Arc<dyn Backend>,
@@ -55,8 +111,8 @@ pub(crate) struct Reader {
     /// The last marker, and the length found with it. As long as that marker stands, the file only
     /// grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
-    /// Reads a device for queues. All copies of the reader share it.
-    of_device: Option<Arc<OfDevice>>,
+    /// Reads a device for queues. Closes with the reader.
+    of_device: Option<Arc<Engine>>,
 }
 
 impl Reader {
@@ -69,21 +125,7 @@ impl Reader {
         of_device: Option<Arc<Engine>>,
         process: &'static Process,
     ) -> Self {
-        let of_device = of_device.map(|engine| Arc::new(OfDevice { engine, process }));
         Self { backend, path, facts, key, process, known: Mutex::default(), of_device }
-    }
-
-    /// Another handle of the same file.
-    pub fn another(&self) -> Self {
-        Self {
-            backend: self.backend.clone(),
-            path: self.path.clone(),
-            facts: self.facts.clone(),
-            key: self.key,
-            process: self.process,
-            known: Mutex::default(),
-            of_device: self.of_device.clone(),
-        }
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -92,6 +134,10 @@ impl Reader {
 
     pub fn path(&self) -> &Arc<Path> {
         &self.path
+    }
+
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.backend
     }
 
     pub fn len(&self) -> Result<u64> {
@@ -119,10 +165,21 @@ impl Reader {
     }
 
     /// Reads a file that this process does not write.
-    pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+    fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
-        let read = self.read_by_marker(into, offset);
+        let read = self.attempt(into, offset);
         read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
+    }
+
+    fn attempt(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        let mut attempts = Attempts::default();
+        loop {
+            let len = attempts.begin(self, offset.saturating_add(into.len() as u64))?;
+            let read = engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment);
+            if let Some(result) = attempts.on_result(self, read) {
+                return result;
+            }
+        }
     }
 
     /// The engine of the file, if this process writes it now. It knows the exact length, and keeps
@@ -134,45 +191,7 @@ impl Reader {
 
     /// The engine that reads a device: its length is fixed, so no other process matters.
     pub fn engine_of_device(&self) -> Option<Arc<Engine>> {
-        let of_device = self.of_device.as_ref().filter(|_| self.process.is_current());
-        of_device.map(|of_device| of_device.engine.clone())
-    }
-
-    /// Reads a file that another process may write, and even truncate. A read during a truncate may
-    /// return zeros of space that was grown again, so it is repeated. Growth is harmless, and
-    /// frequent beside a fast writer: the count in the marker distinguishes it from a truncate. If
-    /// each attempt meets a truncate, the read fails with EAGAIN.
-    ///
-    /// A file without a marker was not grown. During one read another process may grow it, and
-    /// remove growth and marker again. That takes several syncs, so several consecutive reads
-    /// cannot miss it. A change in each of them, and never a marker, comes from a program that
-    /// writes without growth. (Before Linux 6.13, a change within one clock tick is not seen.)
-    fn read_by_marker(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
-        let wanted_end = offset.saturating_add(into.len() as u64);
-        let mut unmarked_reads = 0;
-        for _ in 0..READS_MAX {
-            let view = self.find(wanted_end)?;
-            let read =
-                engine::read_up_to(&*self.backend, into, offset, view.len, self.facts.alignment);
-            match (self.since(&view)?, read) {
-                // It was truncated, perhaps under the marker that announces it, or by another
-                // program.
-                (_, Err(error))
-                    if error.kind() == io::ErrorKind::UnexpectedEof && !self.facts.is_device =>
-                {
-                    self.forget();
-                    unmarked_reads = 0;
-                }
-                (Since::OnlyGrowth, read) => return read,
-                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => {
-                    return Ok(read);
-                }
-                (Since::UnmarkedChange, Ok(_)) => unmarked_reads += 1,
-                (_, Err(error)) => return Err(error),
-                (Since::PerhapsTruncation, Ok(_)) => unmarked_reads = 0,
-            }
-        }
-        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+        self.of_device.clone().filter(|_| self.process.is_current())
     }
 
     fn since(&self, view: &View) -> io::Result<Since> {
@@ -257,18 +276,11 @@ fn only_grew(before: &[u8], now: &[u8]) -> bool {
     marker(before).zip(marker(now)).is_some_and(|(before, now)| before.only_grew_until(&now))
 }
 
-/// The engine by which queues read a device. Closes with the last reader that shares it.
-#[derive(Debug)]
-struct OfDevice {
-    engine: Arc<Engine>,
-    process: &'static Process,
-}
-
-impl Drop for OfDevice {
+impl Drop for Reader {
     fn drop(&mut self) {
         // In the child of a fork, a thread that it does not have may hold the locks.
-        if self.process.is_current() {
-            self.engine.close();
+        if let Some(engine) = self.engine_of_device() {
+            engine.close();
         }
     }
 }

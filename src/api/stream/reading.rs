@@ -1,8 +1,7 @@
 //! The window of transfers ahead of a [`Reader`](super::Reader).
 
 use super::{CHUNK_BYTES, Chunk, WINDOW, room_at, sought};
-use crate::api::future::{AsyncFile, Blocking, TransferOf};
-use crate::engine::handle::FileHandle;
+use crate::api::future::{AsyncFile, TransferOf};
 use crate::error::Result;
 use std::collections::VecDeque;
 use std::io::{self, SeekFrom};
@@ -14,32 +13,14 @@ use std::{fmt, mem};
 /// A read in flight, or its result.
 enum Ahead {
     Begun(TransferOf<Arc<AsyncFile>, Chunk>),
-    /// Of a file that this process does not write: the reactor would make one call at a time.
-    Called(Blocking<'static, (Result<u64>, Chunk)>),
     Ended(Result<u64>, Chunk),
 }
 
 impl Ahead {
-    fn begin(file: &Arc<AsyncFile>, mut chunk: Chunk, start: u64) -> Self {
-        match file.file().inner() {
-            FileHandle::Shared { .. } => {
-                Self::Begun(TransferOf::read_at(file.clone(), chunk, start))
-            }
-            FileHandle::Reader(_) => {
-                let file = file.clone();
-                Self::Called(Blocking::new(move || {
-                    let read = file.file().read_at(chunk.as_mut(), start);
-                    (read.map(|read| read as u64), chunk)
-                }))
-            }
-        }
-    }
-
     /// Whether it has ended. The first call begins it.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let (result, chunk) = match self {
             Self::Begun(transfer) => ready!(Pin::new(transfer).poll(context)),
-            Self::Called(call) => ready!(Pin::new(call).poll(context)),
             Self::Ended(..) => return Poll::Ready(()),
         };
         *self = Self::Ended(result, chunk);
@@ -147,7 +128,7 @@ impl Reading {
             let mut chunk = self.free.pop().unwrap_or_else(Chunk::new);
             chunk.len = room.min(left.next_multiple_of(self.unit())) as usize;
             let (start, len) = (self.next, chunk.len as u64);
-            let mut ahead = Ahead::begin(&self.file, chunk, start);
+            let mut ahead = Ahead::Begun(TransferOf::read_at(self.file.clone(), chunk, start));
             // Whether it has ended already shows when it is the first.
             let _ = ahead.poll(context);
             self.ahead.push_back((start, ahead));

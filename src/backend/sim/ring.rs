@@ -8,7 +8,7 @@
 
 use super::state::Snapshot;
 use super::{Begun, Sim, copy_of, now};
-use crate::backend::ring::{Bell, Io, Ring, RingFile};
+use crate::backend::ring::{Bell, Io, Ring, RingFile, Uses};
 use crate::buffer::Segment;
 use crate::sync::world;
 use slab::Slab;
@@ -111,7 +111,7 @@ impl Request {
 }
 
 impl Ring for SimRing {
-    fn attach(&mut self, file: RingFile<'_>) -> Option<u32> {
+    fn attach(&mut self, file: RingFile<'_>, _uses: Uses) -> Option<u32> {
         match file {
             RingFile::Simulated(file) => Some(self.files.insert(file.clone()) as u32),
             RingFile::Descriptor(_) => None,
@@ -194,7 +194,7 @@ mod tests {
     fn ring_on(file: &Sim) -> (SimRing, Arc<Bell>) {
         let bell = Arc::new(Bell::default());
         let mut ring = SimRing::new(bell.clone());
-        assert_eq!(ring.attach(RingFile::Simulated(file)), Some(0));
+        assert_eq!(ring.attach(RingFile::Simulated(file), Uses::Many), Some(0));
         (ring, bell)
     }
 
@@ -225,16 +225,16 @@ mod tests {
     fn only_simulated_files_are_attached() {
         let (mut ring, _bell) = ring_on(&file(1));
         let real = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(ring.attach(RingFile::Descriptor(real.as_fd())), None);
+        assert_eq!(ring.attach(RingFile::Descriptor(real.as_fd()), Uses::Many), None);
         ring.detach(0);
-        assert_eq!(ring.attach(RingFile::Simulated(&file(2))), Some(0));
+        assert_eq!(ring.attach(RingFile::Simulated(&file(2)), Uses::Many), Some(0));
     }
 
     #[test]
     fn requests_go_to_their_files() {
         let files = [file(1), file(2)];
         let (mut ring, _bell) = ring_on(&files[0]);
-        ring.attach(RingFile::Simulated(&files[1]));
+        ring.attach(RingFile::Simulated(&files[1]), Uses::Many);
         let blocks = [block_of(1), block_of(2)];
         for (number, block) in (0..2).zip(&blocks) {
             ring.push(number, 0, write(block, 0, false));

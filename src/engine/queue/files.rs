@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::backend::journal::Journal;
-use crate::backend::ring::Ring;
+use crate::backend::ring::{Ring, Uses};
 use crate::engine::Engine;
 use crate::engine::reactor::Reactor;
 use slab::Slab;
@@ -57,8 +57,8 @@ impl Files {
             if let Some(reactor) = &self.reactor {
                 engine.attach(reactor);
             }
-            let slots =
-                ring.as_mut().map(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
+            let slots = ring.as_mut().map(|ring| slots(&mut **ring, &*engine.backend, Uses::Many));
+            let slots = slots.unwrap_or_default();
             let file = Attached { engine: engine.clone(), slots, outstanding: 0, shuts_out: false };
             let number = self.attached.insert(file);
             self.numbers.insert(address, number);
@@ -72,7 +72,7 @@ impl Files {
         let journal = self.attached[file].engine.journal.as_ref().ok()?;
         let known = self.journals.iter().find(|(known, _)| Arc::ptr_eq(known, journal));
         known.map(|(_, slot)| *slot).unwrap_or_else(|| {
-            let slot = ring.as_mut().and_then(|ring| ring.attach(journal.ring_file()));
+            let slot = ring.as_mut().and_then(|ring| ring.attach(journal.ring_file(), Uses::Many));
             self.journals.push((journal.clone(), slot));
             slot
         })
@@ -121,10 +121,10 @@ impl Files {
 }
 
 /// The ring's numbers for all descriptors of a file, or none.
-fn slots(ring: &mut dyn Ring, backend: &dyn Backend) -> SmallVec<[u32; 1]> {
+pub(super) fn slots(ring: &mut dyn Ring, backend: &dyn Backend, uses: Uses) -> SmallVec<[u32; 1]> {
     let mut slots = SmallVec::new();
     for file in backend.ring_files() {
-        match ring.attach(file) {
+        match ring.attach(file, uses) {
             Some(slot) => slots.push(slot),
             None => {
                 slots.drain(..).for_each(|slot| ring.detach(slot));

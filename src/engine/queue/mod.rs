@@ -59,7 +59,6 @@ use super::abort::AbortOnPanic;
 use super::handle::FileHandle;
 use super::process::Process;
 use super::reactor::Reactor;
-use super::reader::Reader;
 use super::waiter::{News, Task};
 use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Memory, Pool};
@@ -68,7 +67,7 @@ use crate::observe;
 use crate::sync::{is_simulated, nap};
 use completion::Tag;
 use files::Files;
-use operations::{Operations, Pending};
+use operations::{ByReader, Operations, Pending};
 use own::NAP;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -187,12 +186,13 @@ impl Driver {
             let error = file.error(what.operation(), what.offset(), kind);
             return self.operations.complete(tag, what, buffer, Err(error));
         }
-        let (file, durable, reader) = match file {
-            FileHandle::Shared { engine, durable, .. } => (self.attach(engine), *durable, None),
-            FileHandle::Reader(reader) => match (reader.engine_of_device(), reader.engine()) {
-                (Some(engine), _) => (self.attach(&engine), false, None),
-                (None, Some(engine)) => (self.attach(&engine), false, Some(reader.another())),
-                (None, None) => return self.read_beside(reader, what, buffer, tag),
+        let (file, durable, by_reader) = match file {
+            FileHandle::Shared { engine, durable, .. } => {
+                (Some(self.attach(engine)), *durable, None)
+            }
+            FileHandle::Reader(reader) => match reader.engine_of_device() {
+                Some(engine) => (Some(self.attach(&engine)), false, None),
+                None => (None, false, Some(ByReader::new(reader.clone()))),
             },
         };
         let begun = if let OpKind::Append = what { observe::begun() } else { None };
@@ -206,18 +206,9 @@ impl Driver {
             bytes: 0,
             reading: None,
             stay: None,
-            reader,
+            by_reader,
         };
         self.operations.queue(operation);
-    }
-
-    /// Reads through a read-only handle that has no engine in this process. Reads at once: another
-    /// process may truncate the file, which only looks before and after can find.
-    fn read_beside(&mut self, reader: &Reader, what: OpKind, mut buffer: Option<Memory>, tag: Tag) {
-        let OpKind::Read(offset) = what else { unreachable!("only reads come here") };
-        let into = buffer.as_deref_mut().expect("a read has a buffer");
-        let result = reader.read_beside_others(into, offset).map(|read| read as u64);
-        self.operations.complete(tag, what, buffer, result);
     }
 
     fn attach(&mut self, engine: &Arc<Engine>) -> usize {
@@ -316,12 +307,8 @@ impl Driver {
         self.transfers.disown();
         for operation in self.operations.disown() {
             // The ticket is the parent's, and ends there.
+            let error = self.error(&operation, ErrorKind::Forked);
             std::mem::forget(operation.stay);
-            let error = self.files[operation.file].engine.error(
-                operation.what.operation(),
-                None,
-                ErrorKind::Forked,
-            );
             let Pending { tag, what, buffer, .. } = operation;
             self.operations.complete(tag, what, buffer, Err(error));
         }
@@ -393,7 +380,7 @@ impl Driver {
         let mut mail = self.wakeup.take_mail();
         for (number, news) in mail.drain(..) {
             match news {
-                News::Work(task) => self.tasks.push(self.operations.pending[number].file, task),
+                News::Work(task) => self.tasks.push(self.operations.pending[number].file(), task),
                 News::Done(outcome) => self.on_answered(number, outcome),
             }
         }
@@ -403,7 +390,7 @@ impl Driver {
         }
         let shut_out = self.operations.take_shut_out();
         for &number in &shut_out {
-            self.files[self.operations.pending[number].file].shuts_out = false;
+            self.files[self.operations.pending[number].file()].shuts_out = false;
         }
         self.begin(&shut_out);
     }
@@ -439,8 +426,9 @@ impl Drop for Driver {
         }
         // Operations that were not submitted never happen.
         for number in self.operations.take_queued() {
-            let operation = self.operations.pending.remove(number);
-            self.files[operation.file].outstanding -= 1;
+            if let Some(file) = self.operations.pending.remove(number).file {
+                self.files[file].outstanding -= 1;
+            }
         }
         self.settle_while(|driver| driver.is_busy() || !driver.operations.pending.is_empty());
         // The kernel frees a ring later than it is closed, and a device refuses an open while its

@@ -2,12 +2,13 @@
 
 use super::completion::{Completion, Tag};
 use super::transfers::{Purpose, Running};
-use super::{Driver, OpKind};
+use super::{Driver, OpKind, files};
+use crate::backend::ring::Uses;
 use crate::buffer::Memory;
 use crate::engine::Course;
 use crate::engine::core::{Dio, Outcome};
 use crate::engine::io::RequestIo;
-use crate::engine::reader::Reader;
+use crate::engine::reader::{Attempts, Reader};
 use crate::engine::reading::Reading;
 use crate::engine::token::Token;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,13 +20,15 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
 /// An operation that has not finished.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub tag: Tag,
     pub what: OpKind,
-    pub file: usize,
+    /// The number of its file. None for a read of a file that this process does not write.
+    pub file: Option<usize>,
     pub durable: bool,
     pub buffer: Option<Memory>,
     /// When an append was queued, while events are observed.
@@ -36,8 +39,38 @@ pub(super) struct Pending {
     pub reading: Option<Reading>,
     /// Its entry at the gate while it is submitted and not finished.
     pub stay: Option<InFlightTicket>,
-    /// The read-only handle of a read that uses a writer's engine.
-    pub reader: Option<Reader>,
+    /// For a read of a file through a read-only handle. (A device has an engine of its own.)
+    pub by_reader: Option<Box<ByReader>>,
+}
+
+/// A read through a read-only handle. As long as this process writes the file, its engine reads.
+#[derive(Debug)]
+pub(super) struct ByReader {
+    pub reader: Arc<Reader>,
+    pub attempts: Attempts,
+    /// The numbers of the handle's file in the ring, while it is read without an engine.
+    pub slots: SmallVec<[u32; 1]>,
+}
+
+impl ByReader {
+    pub fn new(reader: Arc<Reader>) -> Box<Self> {
+        Box::new(Self { reader, attempts: Attempts::default(), slots: SmallVec::new() })
+    }
+}
+
+impl Pending {
+    /// The number of the file of an operation that an engine performs.
+    pub fn file(&self) -> usize {
+        self.file.expect("an engine performs it")
+    }
+
+    /// The parts of a read through a read-only handle: the handle, the offset, the memory.
+    fn read(&mut self) -> (&mut ByReader, u64, &mut [u8]) {
+        match (&mut self.by_reader, self.what, &mut self.buffer) {
+            (Some(by_reader), OpKind::Read(offset), Some(into)) => (by_reader, offset, into),
+            _ => unreachable!("only reads have a reader"),
+        }
+    }
 }
 
 /// Operations with one completion, which comes with the last result.
@@ -184,7 +217,7 @@ impl Driver {
         for &number in numbers {
             let Some(dio) = self.begin_one(number) else { continue };
             let operation = &self.operations.pending[number];
-            let (file, durable) = (operation.file, operation.durable);
+            let (file, durable) = (operation.file(), operation.durable);
             if let Some(of) = of.filter(|of| *of != file) {
                 self.change(of, |core, out| core.submit(batch.drain(..), out));
             }
@@ -204,9 +237,9 @@ impl Driver {
     fn are_on_many(&self, numbers: &[usize]) -> bool {
         let mut files = SmallVec::<[usize; SHARERS_MIN]>::new();
         let pending = numbers.iter().map(|number| &self.operations.pending[*number]);
-        pending.filter(|operation| operation.durable).any(|operation| {
-            if !files.contains(&operation.file) {
-                files.push(operation.file);
+        pending.filter(|operation| operation.durable).filter_map(|it| it.file).any(|file| {
+            if !files.contains(&file) {
+                files.push(file);
             }
             files.len() == SHARERS_MIN
         })
@@ -214,7 +247,8 @@ impl Driver {
 
     /// Begins an operation. Returns it instead if it needs the core of its file.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
-        if !self.route_to_writer(number) {
+        if !self.has_engine(number) {
+            self.begin_attempt(number);
             return None;
         }
         if !self.count_in(number) {
@@ -222,7 +256,7 @@ impl Driver {
             return None;
         }
         let operation = &mut self.operations.pending[number];
-        let engine = &self.files[operation.file].engine;
+        let engine = &self.files[operation.file()].engine;
         if let Err(error) = engine.check_usable(operation.what.operation()) {
             self.finish(number, Err(error));
             return None;
@@ -256,8 +290,7 @@ impl Driver {
                     _ => RequestIo::of_write(bytes, engine.alignment.offset)
                         .with_flush(operation.durable),
                 };
-                let file = operation.file;
-                self.run(Running::new(file, Purpose::Operation(number), transfer));
+                self.run(Running::new(Purpose::Operation(number), transfer));
             }
         }
         None
@@ -267,7 +300,7 @@ impl Driver {
     /// its end. The bell rings then.
     fn count_in(&mut self, number: usize) -> bool {
         let operation = &mut self.operations.pending[number];
-        let file = &mut self.files[operation.file];
+        let file = &mut self.files[operation.file()];
         let gate = &file.engine.gate;
         while !file.shuts_out {
             operation.stay = gate.try_enter();
@@ -279,69 +312,109 @@ impl Driver {
         false
     }
 
-    /// Routes a read through a read-only handle to the engine of the current writer. Without a
-    /// writer in this process, performs the read and returns false.
-    fn route_to_writer(&mut self, number: usize) -> bool {
-        let Some(reader) = &self.operations.pending[number].reader else { return true };
-        let Some(engine) = reader.engine() else {
-            self.read_without_writer(number);
-            return false;
-        };
-        let now = self.attach(&engine);
-        let then = std::mem::replace(&mut self.operations.pending[number].file, now);
-        self.files[then].outstanding -= 1;
-        true
+    /// Whether an engine performs the operation. Routes a read through a read-only handle to the
+    /// engine of the current writer, if this process has one.
+    fn has_engine(&mut self, number: usize) -> bool {
+        let Some(by_reader) = &self.operations.pending[number].by_reader else { return true };
+        let engine = by_reader.reader.engine();
+        self.leave_engine(number);
+        self.operations.pending[number].file = engine.map(|engine| self.attach(&engine));
+        self.operations.pending[number].file.is_some()
+    }
+
+    /// Takes an operation from its engine, if it has one.
+    fn leave_engine(&mut self, number: usize) {
+        let operation = &mut self.operations.pending[number];
+        let Some(file) = operation.file.take() else { return };
+        let file = &mut self.files[file];
+        file.outstanding -= 1;
+        if let Some(stay) = operation.stay.take() {
+            file.engine.gate.leave(stay);
+        }
     }
 
     /// Ends an operation whose file was closed after it was queued.
     fn refuse_closed(&mut self, number: usize) {
         let operation = &self.operations.pending[number];
-        if operation.reader.is_some() {
-            return self.read_without_writer(number);
+        if operation.by_reader.is_some() {
+            return self.begin_attempt(number);
         }
-        let engine = &self.files[operation.file].engine;
-        let what = operation.what;
-        let error = engine.error(what.operation(), what.offset(), ErrorKind::Os(libc::EBADF));
+        let error = self.error(operation, ErrorKind::Os(libc::EBADF));
         self.finish(number, Err(error));
     }
 
-    /// Reads at once, through a read-only handle, a file that this process does not write.
-    fn read_without_writer(&mut self, number: usize) {
-        let operation = &mut self.operations.pending[number];
-        let (Some(reader), OpKind::Read(offset)) = (&operation.reader, operation.what) else {
-            unreachable!("only reads have a reader")
-        };
-        let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
-        let result = reader.read_beside_others(into, offset).map(|read| read as u64);
+    /// Begins to read a file that this process does not write, or no longer writes.
+    fn begin_attempt(&mut self, number: usize) {
+        self.leave_engine(number);
+        loop {
+            let operation = &mut self.operations.pending[number];
+            let (by_reader, offset, into) = operation.read();
+            let ByReader { reader, attempts, slots } = by_reader;
+            let room = into.len() as u64;
+            let bytes = match attempts.begin(reader, offset.saturating_add(room)) {
+                Ok(len) => len.saturating_sub(offset).min(room),
+                Err(error) => return self.end_attempts(number, Err(error)),
+            };
+            if bytes > 0 {
+                if let (true, Some(ring)) = (slots.is_empty(), self.transfers.ring()) {
+                    *slots = files::slots(&mut **ring, reader.backend(), Uses::One);
+                }
+                let reading = Reading::of(into, offset, bytes, reader.alignment());
+                let transfer = operation.reading.insert(reading).transfer();
+                return self.run(Running::new(Purpose::Operation(number), transfer));
+            }
+            if let Some(result) = attempts.on_result(reader, Ok(0)) {
+                return self.end_attempts(number, result);
+            }
+        }
+    }
+
+    fn on_attempted(&mut self, number: usize, result: io::Result<u64>) {
+        let (ByReader { reader, attempts, .. }, ..) = self.operations.pending[number].read();
+        match attempts.on_result(reader, result) {
+            Some(result) => self.end_attempts(number, result),
+            None => self.begin_attempt(number),
+        }
+    }
+
+    fn end_attempts(&mut self, number: usize, result: io::Result<u64>) {
+        let operation = &self.operations.pending[number];
+        let result = result.map_err(|error| self.error(operation, os_error::kind(&error)));
         self.finish(number, result);
     }
 
     /// Takes the result of an operation's transfer. A read may need another transfer.
     pub(super) fn on_transferred(&mut self, number: usize, result: io::Result<u64>) {
         let operation = &mut self.operations.pending[number];
-        let engine = &self.files[operation.file].engine;
-        let what = operation.what;
-        let fail = |kind| engine.error(what.operation(), what.offset(), kind);
-        let result = match (what, &operation.reader) {
+        let engine = operation.file.map(|file| &self.files[file].engine);
+        if let (Some(by_reader), Some(engine)) = (&operation.by_reader, engine)
+            && !by_reader.reader.is_beside(engine)
+        {
             // The engine was closed meanwhile, so the range may have been truncated.
-            (_, Some(reader)) if !reader.is_beside(engine) => {
-                return self.read_without_writer(number);
-            }
-            (OpKind::Read(_), _) => {
+            return self.begin_attempt(number);
+        }
+        let result = match (operation.what, engine) {
+            (OpKind::Read(_), engine) => {
                 let reading = operation.reading.as_mut().expect("it was begun");
                 let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
                 let Some(result) = reading.on_result(into, result) else {
-                    let (file, transfer) = (operation.file, reading.transfer());
-                    return self.run(Running::new(file, Purpose::Operation(number), transfer));
+                    let transfer = reading.transfer();
+                    return self.run(Running::new(Purpose::Operation(number), transfer));
                 };
-                result.map_err(|error| fail(os_error::kind(&error)))
+                if engine.is_none() {
+                    return self.on_attempted(number, result);
+                }
+                result.map_err(|error| os_error::kind(&error))
             }
-            _ => {
+            (what, Some(engine)) => {
                 let written = operation.bytes;
                 let judged = engine.judge_write(result.map(drop), what.offset().unwrap_or(0));
-                judged.map(|()| written).map_err(|failure| fail(failure.kind))
+                judged.map(|()| written).map_err(|failure| failure.kind)
             }
+            (_, None) => unreachable!("only reads have no engine"),
         };
+        let operation = &self.operations.pending[number];
+        let result = result.map_err(|kind| self.error(operation, kind));
         self.finish(number, result);
     }
 
@@ -349,27 +422,34 @@ impl Driver {
     pub(super) fn on_answered(&mut self, number: usize, outcome: Outcome) {
         self.operations.with_cores -= 1;
         let operation = &self.operations.pending[number];
-        let engine = &self.files[operation.file].engine;
         let bytes = operation.buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
         let result = match (outcome, operation.what) {
             (Ok(offset), OpKind::Append) => {
-                engine.on_appended(bytes, operation.begun);
+                self.files[operation.file()].engine.on_appended(bytes, operation.begun);
                 Ok(offset)
             }
             (Ok(_), _) => Ok(bytes),
-            (Err(kind), what) => Err(engine.error(what.operation(), what.offset(), kind)),
+            (Err(kind), _) => Err(self.error(operation, kind)),
         };
         self.finish(number, result);
     }
 
-    fn finish(&mut self, number: usize, result: Result<u64>) {
-        let operation = self.operations.pending.remove(number);
-        let file = &mut self.files[operation.file];
-        file.outstanding -= 1;
-        if let Some(stay) = operation.stay {
-            file.engine.gate.leave(stay);
+    /// An error of an operation.
+    pub(super) fn error(&self, operation: &Pending, kind: ErrorKind) -> Error {
+        let (what, offset) = (operation.what.operation(), operation.what.offset());
+        match (operation.file, &operation.by_reader) {
+            (Some(file), _) => self.files[file].engine.error(what, offset, kind),
+            (None, Some(by_reader)) => Error::new(what, by_reader.reader.path(), offset, kind),
+            (None, None) => unreachable!("an operation has an engine or a reader"),
         }
-        let Pending { tag, what, buffer, .. } = operation;
+    }
+
+    fn finish(&mut self, number: usize, result: Result<u64>) {
+        self.leave_engine(number);
+        let Pending { tag, what, buffer, by_reader, .. } = self.operations.pending.remove(number);
+        if let (Some(by_reader), Some(ring)) = (by_reader, self.transfers.ring()) {
+            by_reader.slots.iter().for_each(|slot| ring.detach(*slot));
+        }
         self.operations.complete(tag, what, buffer, result);
     }
 }

@@ -1,6 +1,7 @@
 //! Performs the requests of the cores, and reports their results.
 
 use super::Driver;
+use super::files::Attached;
 use super::transfers::{Purpose, Running};
 use crate::backend::ring::Io;
 use crate::buffer::{Buffer, Segment};
@@ -68,7 +69,7 @@ impl Driver {
         attached.outstanding += 1;
         let edge = Edge { start, memory: Buffer::zeroed(len as usize), read: 0 };
         let transfer = RequestIo::of_read(len, attached.engine.alignment.offset);
-        self.run(Running::new(file, Purpose::Edge(request, edge), transfer));
+        self.run(Running::new(Purpose::Edge(file, request, edge), transfer));
     }
 
     fn on_edge_read(
@@ -138,7 +139,7 @@ impl Driver {
             Ok(begun) => {
                 attached.outstanding += 1;
                 let transfer = engine.transfer_of(&request.work);
-                self.run(Running::new(file, Purpose::Request(request, begun), transfer));
+                self.run(Running::new(Purpose::Request(file, request, begun), transfer));
             }
             Err(failure) => {
                 self.change(file, |core, out| core.on_completed(request.id, Err(failure), out))
@@ -153,22 +154,24 @@ impl Driver {
 
     /// Begins the next call of a transfer.
     fn go_on(&mut self, id: usize) {
-        let Running { file, purpose, transfer, .. } = self.transfers.get_mut(id);
+        let Running { purpose, transfer, .. } = self.transfers.get_mut(id);
         let (part, dsync) = (transfer.part(), transfer.dsync());
-        let file = &self.files[*file];
-        if let Purpose::Request(Request { work: Work::Write { offset, .. }, .. }, _) = purpose
+        if let Purpose::Request(file, Request { work: Work::Write { offset, .. }, .. }, _) = purpose
             && transfer.asks_for_space()
         {
-            let result = space_for(&*file.engine.backend, *offset, &part);
+            let result = space_for(&*self.files[*file].engine.backend, *offset, &part);
             return self.transfers.on_performed(id, result);
         }
         let io = match purpose {
-            Purpose::Request(_, Begun::Shared(..)) => return self.commit(id),
-            Purpose::Edge(_, Edge { start, memory, .. }) => {
+            Purpose::Request(file, _, Begun::Shared(..)) => {
+                let file = *file;
+                return self.commit(id, file);
+            }
+            Purpose::Edge(_, _, Edge { start, memory, .. }) => {
                 let into = Segment::of_mut(&mut memory[part.start as usize..]);
                 Io::Read { into: smallvec![into], offset: *start + part.start }
             }
-            Purpose::Request(request, _) => io_of(&request.work, &part, dsync),
+            Purpose::Request(_, request, _) => io_of(&request.work, &part, dsync),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations.pending[*number];
                 let memory = operation.buffer.as_mut().expect("reads and writes have one");
@@ -185,24 +188,40 @@ impl Driver {
                 }
             }
         };
-        self.transfers.begin(id, io, file);
+        self.begin_call(id, io);
+    }
+
+    fn begin_call(&mut self, id: usize, io: Io) {
+        let file = match self.transfers.get(id).purpose {
+            Purpose::Request(file, ..) | Purpose::Edge(file, ..) => file,
+            Purpose::Operation(number) => {
+                let operation = &self.operations.pending[number];
+                let by_reader = operation.by_reader.as_ref().filter(|_| operation.file.is_none());
+                match by_reader {
+                    None => operation.file(),
+                    Some(it) => {
+                        return self.transfers.begin(id, io, it.reader.backend(), &it.slots);
+                    }
+                }
+            }
+        };
+        let Attached { engine, slots, .. } = &self.files[file];
+        self.transfers.begin(id, io, &*engine.backend, slots);
     }
 
     /// Begins the commit of a shared flush.
-    fn commit(&mut self, id: usize) {
-        let file = self.transfers.get(id).file;
+    fn commit(&mut self, id: usize, file: usize) {
         let slot = self.files.journal_slot(file, self.transfers.ring());
         self.transfers.begin_commit(id, slot, self.files[file].engine.journal());
     }
 
     pub(super) fn on_call_done(&mut self, id: usize, result: io::Result<u64>) {
         let Some(result) = self.transfers.on_result(id, result) else { return self.go_on(id) };
-        let Running { file, purpose, .. } = self.transfers.remove(id);
-        let engine = &self.files[file].engine;
-        match purpose {
+        match self.transfers.remove(id).purpose {
             Purpose::Operation(number) => self.on_transferred(number, result),
-            Purpose::Edge(request, edge) => self.on_edge_read(file, request, edge, result),
-            Purpose::Request(request, begun) => {
+            Purpose::Edge(file, request, edge) => self.on_edge_read(file, request, edge, result),
+            Purpose::Request(file, request, begun) => {
+                let engine = &self.files[file].engine;
                 let result = result.map(drop);
                 match (engine.end_flush(&request.work, begun, &result), result) {
                     (AfterFlush::Settles(ended), Ok(())) => self.settle_flush(file, request, ended),

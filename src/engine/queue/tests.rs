@@ -110,3 +110,67 @@ fn appends_overtook_those_that_were_shut_out() {
         });
     }
 }
+
+fn blocks(first: u8, count: usize) -> Buffer {
+    let mut blocks = Buffer::zeroed(count * BLOCK);
+    for (block, byte) in blocks.chunks_mut(BLOCK).zip(first..) {
+        block.fill(byte);
+    }
+    blocks
+}
+
+/// A file that this process does not write was read while the operation was queued, so reads of a
+/// queue came one after the other.
+#[test]
+fn reads_without_a_writer_were_made_one_at_a_time() {
+    sim::run(1, || {
+        let disk = Disk::new(1);
+        let file = disk.open(&log(), "log").unwrap();
+        file.append(&blocks(1, 8)).unwrap();
+        file.close().unwrap();
+        let reader = disk.open(&OpenOptions::new(), "log").unwrap();
+        let queue = Queue::new(9);
+        for block in 0..9 {
+            let offset = (block as usize * BLOCK) as u64;
+            queue.read_at(&reader, Buffer::zeroed(BLOCK), offset, block).unwrap();
+        }
+        queue.submit();
+        // No time has passed. Only the read at the end of the file needs no transfer.
+        assert_eq!(queue.reap(0).map(|done| done.tag).collect::<Vec<_>>(), [8]);
+        let mut read: Vec<_> = queue.reap(8).map(|done| (done.tag, done.buffer)).collect();
+        read.sort_by_key(|(tag, _)| *tag);
+        for (tag, buffer) in read {
+            assert_eq!(buffer.unwrap()[..], blocks(1 + tag as u8, 1)[..]);
+        }
+    });
+}
+
+/// The engine of a writer that came later does not know of such a read.
+#[test]
+fn a_read_without_a_writer_is_repeated_after_a_truncate() {
+    for seed in sim::seeds(40) {
+        let new = blocks(11, 2 + seed as usize % 8);
+        sim::run(seed, || {
+            let disk = Disk::new(seed);
+            let file = disk.open(&log(), "log").unwrap();
+            file.append(&blocks(1, 8)).unwrap();
+            file.close().unwrap();
+            let reader = disk.open(&OpenOptions::new(), "log").unwrap();
+            let queue = Queue::new(1);
+            queue.read_at(&reader, Buffer::zeroed(10 * BLOCK), 0, 0).unwrap();
+            queue.submit();
+            let appended = new.clone();
+            // A blocking call of this thread would end the read first.
+            let rewrites = sim::spawn(move || {
+                let writer = disk.open(&log(), "log").unwrap();
+                writer.set_len(0).unwrap();
+                writer.append(&appended).unwrap();
+                writer
+            });
+            let _writer = rewrites.join().unwrap();
+            let done = queue.reap(1).next().unwrap();
+            let (read, buffer) = (done.result.unwrap() as usize, done.buffer.unwrap());
+            assert!(buffer[..read] == new[..], "seed {seed}");
+        });
+    }
+}

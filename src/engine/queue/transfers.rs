@@ -1,6 +1,6 @@
 //! The transfers of a queue: those in its ring, and those that plain calls performed.
 
-use super::files::Attached;
+use crate::backend::Backend;
 use crate::backend::journal::Journal;
 use crate::backend::ring::{Bell, Division, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
@@ -27,26 +27,26 @@ const PART_SHIFT: u32 = 32;
 /// A transfer in progress: bytes, or a flush.
 #[derive(Debug)]
 pub(super) struct Running {
-    pub file: usize,
     pub purpose: Purpose,
     pub transfer: RequestIo,
     /// The results of its requests to several members so far.
     gather: Option<Gather>,
 }
 
+/// The reason of a transfer; with the number of the file, except for an operation.
 #[derive(Debug)]
 pub(super) enum Purpose {
     /// An operation that bypasses the core.
     Operation(usize),
     /// A request of the core, with the flush that it is or carries.
-    Request(Request<Token>, Begun),
+    Request(usize, Request<Token>, Begun),
     /// The read of a block that a request of the core writes in part.
-    Edge(Request<Token>, Edge),
+    Edge(usize, Request<Token>, Edge),
 }
 
 impl Running {
-    pub fn new(file: usize, purpose: Purpose, transfer: RequestIo) -> Self {
-        Self { file, purpose, transfer, gather: None }
+    pub fn new(purpose: Purpose, transfer: RequestIo) -> Self {
+        Self { purpose, transfer, gather: None }
     }
 }
 
@@ -100,20 +100,21 @@ impl Transfers {
     /// Whether one of them is a flush, or carries one.
     pub fn any_flushes(&self) -> bool {
         let flushes = |running: &Running| {
-            matches!(running.purpose, Purpose::Request(_, Begun::Flush(_) | Begun::Shared(..)))
+            matches!(running.purpose, Purpose::Request(_, _, Begun::Flush(_) | Begun::Shared(..)))
         };
         self.running.iter().any(|(_, running)| flushes(running))
     }
 
     /// The files of writes in flight that a flush will follow.
     pub fn before_flushes(&self) -> impl Iterator<Item = usize> {
-        let is_before = |running: &Running| match &running.purpose {
-            Purpose::Request(Request { work: Work::Write { sync_method, .. }, .. }, _) => {
-                *sync_method == Some(SyncMethod::SharedFlush)
+        self.running.iter().filter_map(|(_, running)| match &running.purpose {
+            Purpose::Request(file, Request { work: Work::Write { sync_method, .. }, .. }, _)
+                if *sync_method == Some(SyncMethod::SharedFlush) =>
+            {
+                Some(*file)
             }
-            _ => false,
-        };
-        self.running.iter().filter(move |(_, it)| is_before(it)).map(|(_, running)| running.file)
+            _ => None,
+        })
     }
 
     /// Submits pushed requests, and waits until `wanted` requests have completed; with 1, or until
@@ -149,11 +150,9 @@ impl Transfers {
         self.running[id].transfer.on_result(result)
     }
 
-    /// Begins the next call of a transfer: in the ring if that can work on the file, or at once.
-    pub fn begin(&mut self, id: usize, io: Io, file: &Attached) {
-        let backend = &*file.engine.backend;
+    /// Begins the next call of a transfer: in the ring if the file has slots there, or at once.
+    pub fn begin(&mut self, id: usize, io: Io, backend: &dyn Backend, slots: &[u32]) {
         let ring = self.ring.as_mut().filter(|ring| ring.is_usable());
-        let slots = &file.slots[..];
         let (ring, division) = match ring {
             Some(ring) if !slots.is_empty() => (ring, backend.divide(io)),
             _ => return self.performed.push_back((id, io.perform(backend))),

@@ -99,7 +99,7 @@ impl Beside {
     }
 
     /// A reader of another process, which knows the file by its marker.
-    fn reader(&self) -> Reader {
+    fn reader(&self) -> Arc<Reader> {
         let facts = Facts {
             identity: SELF,
             dev: 0,
@@ -113,14 +113,8 @@ impl Beside {
             part: Part::Whole,
         };
         let key = Key::of(&facts);
-        Reader::new(
-            Arc::new(self.clone()),
-            Path::new("beside").into(),
-            facts,
-            key,
-            None,
-            Process::current(),
-        )
+        let (backend, path) = (Arc::new(self.clone()), Path::new("beside").into());
+        Arc::new(Reader::new(backend, path, facts, key, None, Process::current()))
     }
 }
 
@@ -182,32 +176,53 @@ impl Backend for Beside {
     }
 }
 
-fn read_all(reader: &Reader) -> io::Result<Vec<u64>> {
-    let mut into = Buffer::zeroed(64 * BLOCK_BYTES as usize);
-    let read = reader.read_at(&mut into, 0).map_err(io::Error::other)?;
+type Read = fn(&Arc<Reader>, Buffer, u64) -> Result<(usize, Buffer)>;
+
+/// Reads at an offset, by a call and by a queue.
+const WAYS_TO_READ: [Read; 2] = [
+    |reader, mut into, offset| Ok((reader.read_at(&mut into, offset)?, into)),
+    |reader, into, offset| {
+        let file = File::of(FileHandle::Reader(reader.clone()));
+        let queue = Queue::new(1);
+        queue.read_at(&file, into, offset, 0).expect("there is room");
+        let done = queue.reap(1).next().expect("it was submitted");
+        Ok((done.result? as usize, done.buffer.expect("reads have one")))
+    },
+];
+
+fn read_all(reader: &Arc<Reader>, read: Read) -> Vec<u64> {
+    let (read, into) = read(reader, Buffer::zeroed(64 * BLOCK_BYTES as usize), 0).unwrap();
     let block = |at: usize| u64::from_le_bytes(into[at..at + 8].try_into().unwrap());
-    Ok((0..read).step_by(BLOCK_BYTES as usize).map(block).collect())
+    (0..read).step_by(BLOCK_BYTES as usize).map(block).collect()
 }
 
 /// The read returned EIO on each attempt: the length was cached under the marker that announces the
 /// truncate.
 #[test]
 fn a_file_that_becomes_shorter_under_the_same_marker_is_read_again() {
-    let disk = Disk::new(DISK_BYTES);
-    let writer = open(disk.clone());
-    writer.append(&record(1, 4), true).unwrap();
-    let beside = Beside::new(&disk);
-    let reader = beside.reader();
-    assert_eq!(read_all(&reader).unwrap(), [1, 2, 3, 4]);
-    beside.before(Before::Read, |disk| disk.0.truncate(2 * BLOCK_BYTES).unwrap());
-    assert_eq!(read_all(&reader).unwrap(), [1, 2]);
-    assert!(beside.has_happened());
+    for read in WAYS_TO_READ {
+        let disk = Disk::new(DISK_BYTES);
+        let writer = open(disk.clone());
+        writer.append(&record(1, 4), true).unwrap();
+        let beside = Beside::new(&disk);
+        let reader = beside.reader();
+        assert_eq!(read_all(&reader, read), [1, 2, 3, 4]);
+        beside.before(Before::Read, |disk| disk.0.truncate(2 * BLOCK_BYTES).unwrap());
+        assert_eq!(read_all(&reader, read), [1, 2]);
+        assert!(beside.has_happened());
+    }
 }
 
 /// The marker that announces the truncate was on disk before it, and the next marker had the same
 /// count.
 #[test]
 fn a_reader_between_an_announcement_and_its_truncate_returns_no_zeros() {
+    for read in WAYS_TO_READ {
+        read_between_an_announcement_and_its_truncate(read);
+    }
+}
+
+fn read_between_an_announcement_and_its_truncate(read: Read) {
     let disk = Disk::new(DISK_BYTES);
     let (here, elsewhere) = (Beside::new(&disk), Beside::new(&disk));
     let writer = elsewhere.engine(Some(Prepared::Unwritten));
@@ -228,14 +243,14 @@ fn a_reader_between_an_announcement_and_its_truncate_returns_no_zeros() {
         thread.join().unwrap();
         writer.append(&record(9, 1), true).unwrap();
     });
-    assert_eq!(read_all(&here.reader()).unwrap(), [9]);
+    assert_eq!(read_all(&here.reader(), read), [9]);
     assert!(here.has_happened() && elsewhere.has_happened());
 }
 
 const REWRITTEN_BLOCKS: u64 = 512;
 
 /// Reads a file with this marker, by several calls, while another program rewrites it.
-fn read_beside_a_rewrite(marker: &[u8]) -> Vec<u8> {
+fn read_beside_a_rewrite(read: Read, marker: &[u8]) -> Vec<u8> {
     let disk = Disk::new(DISK_BYTES);
     disk.0.write(&[Segment::of(&record(1, REWRITTEN_BLOCKS))], 0, true).unwrap();
     disk.0.write_marker(marker).unwrap();
@@ -245,11 +260,11 @@ fn read_beside_a_rewrite(marker: &[u8]) -> Vec<u8> {
         disk.0.truncate(0).unwrap();
         disk.append_behind_our_back(REWRITTEN_BLOCKS);
     });
-    // Unaligned memory is filled in pieces of 1 MiB.
-    let mut into = Buffer::zeroed((REWRITTEN_BLOCKS * BLOCK_BYTES) as usize);
-    let read = beside.reader().read_at(&mut into[100..], 4).unwrap();
+    // An unaligned range is read in pieces of 1 MiB.
+    let into = Buffer::zeroed((REWRITTEN_BLOCKS * BLOCK_BYTES) as usize);
+    let (read, into) = read(&beside.reader(), into, 4).unwrap();
     assert!(beside.has_happened(), "it was one call");
-    into[100..][..read].to_vec()
+    into[..read].to_vec()
 }
 
 /// Such a marker never changes, however the file changes.
@@ -267,8 +282,10 @@ fn a_marker_that_is_not_of_this_file_proves_no_growth() {
         epoch: 7,
         truncations: Some(0),
     };
-    for marker in [&foreign.encode()[..], b"no marker"] {
-        let read = read_beside_a_rewrite(marker);
+    let foreign = foreign.encode();
+    let markers = [&foreign[..], b"no marker"];
+    for (read, marker) in WAYS_TO_READ.into_iter().flat_map(|read| markers.map(|it| (read, it))) {
+        let read = read_beside_a_rewrite(read, marker);
         assert!(
             !read.is_empty() && read.iter().all(|byte| *byte == 0xFF),
             "old and new content is mixed"
