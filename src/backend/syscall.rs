@@ -13,6 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A regular file or block device, open with O_DIRECT. All threads read the descriptor: it is
 /// padded against false sharing.
@@ -24,13 +25,37 @@ pub struct Syscall {
     flushes_each_write: bool,
     /// The caller holds a write lease on this description until after the file is closed.
     leased: bool,
+    ring_gains: RingGains,
+}
+
+/// Whether a ring is faster than calls. The first ring that asks looks at the device. Without a
+/// lock, which the child of a fork may find held forever.
+#[derive(Debug, Default)]
+struct RingGains(AtomicU8);
+
+impl RingGains {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+
+    fn get(&self, fd: BorrowedFd<'_>) -> bool {
+        match self.0.load(Ordering::Relaxed) {
+            Self::UNKNOWN => {
+                // io_uring would pass each request to a worker thread, only for a copy in memory.
+                let gains = !sys::probe::is_in_memory(fd);
+                self.0.store(if gains { Self::YES } else { Self::NO }, Ordering::Relaxed);
+                gains
+            }
+            known => known == Self::YES,
+        }
+    }
 }
 
 impl Syscall {
     pub fn new(fd: OwnedFd) -> Self {
         let flags = rustix::fs::fcntl_getfl(&fd);
         let flushes_each_write = flags.is_ok_and(|flags| flags.contains(OFlags::DSYNC));
-        Self { fd, flushes_each_write, leased: false }
+        Self { fd, flushes_each_write, leased: false, ring_gains: RingGains::default() }
     }
 
     /// Wraps a copy of a descriptor whose owner holds a write lease on it: no other program has the
@@ -183,8 +208,24 @@ impl Backend for Syscall {
     }
 
     fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
-        // io_uring would pass each request to a worker thread, only for a copy in memory.
-        let gains = !sys::probe::is_in_memory(self.fd.as_fd());
+        let gains = self.ring_gains.get(self.fd.as_fd());
         gains.then(|| RingFile::Descriptor(self.descriptor())).into_iter().collect()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A queue attaches a read-only file anew for each read, and each looked through /sys.
+    #[test]
+    fn a_ring_looked_at_the_device_with_each_read() {
+        let file = tempfile::tempfile().expect("a file");
+        let backend = Syscall::new(file.into());
+        assert_eq!(backend.ring_gains.0.load(Ordering::Relaxed), RingGains::UNKNOWN);
+        let found = backend.ring_files().len();
+        let other = if found == 1 { RingGains::NO } else { RingGains::YES };
+        backend.ring_gains.0.store(other, Ordering::Relaxed);
+        assert_eq!(backend.ring_files().len(), 1 - found, "the first look is kept");
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Reading {
     ahead: VecDeque<(u64, Ahead)>,
     /// The offset behind the last read, or `u64::MAX`: nothing is read ahead of the bytes at hand.
     next: u64,
+    /// The length of the file when a read reached it last. Reads show if it was truncated since.
+    len: u64,
     window: usize,
     free: Vec<Chunk>,
 }
@@ -45,7 +47,7 @@ pub(super) struct Reading {
 impl Reading {
     pub fn new(file: AsyncFile) -> Self {
         let (file, ahead, free) = (Arc::new(file), VecDeque::new(), Vec::new());
-        Self { file, position: 0, chunk: None, ahead, next: 0, window: 1, free }
+        Self { file, position: 0, chunk: None, ahead, next: 0, len: 0, window: 1, free }
     }
 
     pub fn file(&self) -> &AsyncFile {
@@ -121,7 +123,10 @@ impl Reading {
     fn read_ahead(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while self.ahead.len() < self.window {
             let room = room_at(self.next) as u64;
-            let left = self.file.len()?.saturating_sub(self.next);
+            if self.len.saturating_sub(self.next) < room {
+                self.len = self.file.len()?;
+            }
+            let left = self.len.saturating_sub(self.next);
             if left == 0 || self.next + left <= self.position {
                 break;
             }
@@ -145,7 +150,7 @@ impl Reading {
     /// Drops the reads ahead. The kernel may still fill their memory, which is theirs.
     fn forget(&mut self) {
         self.ahead.clear();
-        (self.next, self.window) = (u64::MAX, 1);
+        (self.next, self.len, self.window) = (u64::MAX, 0, 1);
     }
 
     pub fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
