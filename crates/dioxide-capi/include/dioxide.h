@@ -519,6 +519,33 @@ const char *dioxide_last_error(void);
 int64_t dioxide_append(struct dioxide_file *file, const void *data, size_t length);
 
 /**
+ * Appends the bytes of `count` slices, one behind the other, as one `dioxide_append`: no append of
+ * another thread comes between them. They are first copied together, unless there is only one.
+ *
+ * Everything else is as with `dioxide_append`. A crash can leave a part of them, as it can leave
+ * a part of one append.
+ *
+ * # Return value
+ *
+ * The offset of the first byte; for no bytes, the length of the file. Or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_append`, and EINVAL: `slices` is NULL with a `count` above 0, or a member is NULL
+ * with a length above 0. Or the slices have more bytes than any memory.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_append`.
+ *
+ * # Safety
+ *
+ * `file` is open; `slices` has `count` members, each with memory that does not change during the
+ * call.
+ */
+int64_t dioxide_appendv(struct dioxide_file *file, const struct iovec *slices, size_t count);
+
+/**
  * Writes `length` bytes of `data` at `offset`: all of them or an error, never short.
  *
  * Any memory, offset and length will do. Multiples of the values of `dioxide_alignment` cost
@@ -550,6 +577,31 @@ int64_t dioxide_append(struct dioxide_file *file, const void *data, size_t lengt
 int64_t dioxide_pwrite(struct dioxide_file *file, const void *data, size_t length, int64_t offset);
 
 /**
+ * Writes the bytes of `count` slices, one behind the other, at `offset`, as one `dioxide_pwrite`.
+ * They are first copied together, unless there is only one.
+ *
+ * # Return value
+ *
+ * The number of bytes of all slices, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_pwrite`, and EINVAL as `dioxide_appendv`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_append`.
+ *
+ * # Safety
+ *
+ * As `dioxide_appendv`.
+ */
+int64_t dioxide_pwritev(struct dioxide_file *file,
+                        const struct iovec *slices,
+                        size_t count,
+                        int64_t offset);
+
+/**
  * Reads up to `length` bytes at `offset` into `into`.
  *
  * Any memory, offset and length will do; aligned reads cost least. A read sees every write that
@@ -578,6 +630,33 @@ int64_t dioxide_pwrite(struct dioxide_file *file, const void *data, size_t lengt
  * `file` is open; `into` has `length` bytes, exclusive to the caller.
  */
 int64_t dioxide_pread(struct dioxide_file *file, void *into, size_t length, int64_t offset);
+
+/**
+ * Fills `count` slices, one after the other, from `offset` on, as one `dioxide_pread`. They are
+ * filled by a copy, unless there is only one.
+ *
+ * # Return value
+ *
+ * The number of bytes read: that of all slices, or fewer up to the end of the file. Or a negative
+ * errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_pread`, and EINVAL as `dioxide_appendv`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_append`.
+ *
+ * # Safety
+ *
+ * `file` is open; `slices` has `count` members. Their memory is exclusive to the caller, and no
+ * byte is in two of them.
+ */
+int64_t dioxide_preadv(struct dioxide_file *file,
+                       const struct iovec *slices,
+                       size_t count,
+                       int64_t offset);
 
 /**
  * Makes everything stable that was acknowledged before the call, through any handle of the file.

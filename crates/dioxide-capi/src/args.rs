@@ -3,6 +3,7 @@
 use crate::error::{Failure, Result, invalid};
 use libc::iovec;
 use std::ffi::{CStr, OsStr, c_char};
+use std::io::IoSliceMut;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, slice_from_raw_parts, slice_from_raw_parts_mut};
@@ -137,15 +138,51 @@ pub(crate) unsafe fn slices<'a>(
     count: usize,
     name: &str,
 ) -> Result<Vec<&'a [u8]>> {
+    // SAFETY: as the caller promises.
+    let places = unsafe { places(members, count, name)? };
+    // SAFETY: as above.
+    let slice = |(start, length): (NonNull<u8>, usize)| unsafe {
+        std::slice::from_raw_parts(start.as_ptr(), length)
+    };
+    Ok(places.into_iter().map(slice).collect())
+}
+
+/// As [`slices`], to write to.
+///
+/// # Safety
+///
+/// It is null, or has `count` members. Their memory is exclusive, and no byte is in two of them.
+pub(crate) unsafe fn slices_mut<'a>(
+    members: *const iovec,
+    count: usize,
+    name: &str,
+) -> Result<Vec<IoSliceMut<'a>>> {
+    // SAFETY: as the caller promises.
+    let places = unsafe { places(members, count, name)? };
+    // SAFETY: as above.
+    let slice = |(start, length): (NonNull<u8>, usize)| unsafe {
+        IoSliceMut::new(std::slice::from_raw_parts_mut(start.as_ptr(), length))
+    };
+    Ok(places.into_iter().map(slice).collect())
+}
+
+/// Start and length of each member.
+///
+/// # Safety
+///
+/// It is null, or has `count` members.
+unsafe fn places(
+    members: *const iovec,
+    count: usize,
+    name: &str,
+) -> Result<Vec<(NonNull<u8>, usize)>> {
     array(members, count, name)?;
-    let slice = |number| {
+    let one = |number| {
         // SAFETY: as the caller promises.
         let iovec { iov_base, iov_len } = unsafe { members.add(number).read() };
-        let start = place(iov_base.cast(), iov_len, "iov_base")?;
-        // SAFETY: as the caller promises.
-        Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), iov_len) })
+        Ok((place(iov_base.cast(), iov_len, "iov_base")?, iov_len))
     };
-    (0..count).map(slice).collect()
+    (0..count).map(one).collect()
 }
 
 /// Checks an array. It may be null if the count is 0.

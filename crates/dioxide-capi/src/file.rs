@@ -1,11 +1,14 @@
 //! A file and its blocking operations.
 
 use crate::args::{
-    all_shared, bytes, bytes_mut, file_bytes, give_handle, shared, signed, take_handle,
+    all_shared, bytes, bytes_mut, file_bytes, give_handle, shared, signed, slices, slices_mut,
+    take_handle,
 };
-use crate::error::{Result, answer};
+use crate::error::{Result, answer, invalid};
 use dioxide::{File, Growth};
+use libc::iovec;
 use std::ffi::{c_int, c_void};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// A file that is open for direct I/O. Threads share it.
@@ -71,6 +74,42 @@ pub unsafe extern "C" fn dioxide_append(
     })
 }
 
+/// Appends the bytes of `count` slices, one behind the other, as one `dioxide_append`: no append of
+/// another thread comes between them. They are first copied together, unless there is only one.
+///
+/// Everything else is as with `dioxide_append`. A crash can leave a part of them, as it can leave
+/// a part of one append.
+///
+/// # Return value
+///
+/// The offset of the first byte; for no bytes, the length of the file. Or a negative errno.
+///
+/// # Errors
+///
+/// As `dioxide_append`, and EINVAL: `slices` is NULL with a `count` above 0, or a member is NULL
+/// with a length above 0. Or the slices have more bytes than any memory.
+///
+/// # Thread safety
+///
+/// As `dioxide_append`.
+///
+/// # Safety
+///
+/// `file` is open; `slices` has `count` members, each with memory that does not change during the
+/// call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dioxide_appendv(
+    file: *mut dioxide_file,
+    slices: *const iovec,
+    count: usize,
+) -> i64 {
+    answer("dioxide_appendv", || {
+        // SAFETY: as the caller promises.
+        let (file, slices) = unsafe { (file_of(file)?, to_write(slices, count)?) };
+        Ok(signed(file.append_vectored(&slices)?))
+    })
+}
+
 /// Writes `length` bytes of `data` at `offset`: all of them or an error, never short.
 ///
 /// Any memory, offset and length will do. Multiples of the values of `dioxide_alignment` cost
@@ -113,6 +152,39 @@ pub unsafe extern "C" fn dioxide_pwrite(
     })
 }
 
+/// Writes the bytes of `count` slices, one behind the other, at `offset`, as one `dioxide_pwrite`.
+/// They are first copied together, unless there is only one.
+///
+/// # Return value
+///
+/// The number of bytes of all slices, or a negative errno.
+///
+/// # Errors
+///
+/// As `dioxide_pwrite`, and EINVAL as `dioxide_appendv`.
+///
+/// # Thread safety
+///
+/// As `dioxide_append`.
+///
+/// # Safety
+///
+/// As `dioxide_appendv`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dioxide_pwritev(
+    file: *mut dioxide_file,
+    slices: *const iovec,
+    count: usize,
+    offset: i64,
+) -> i64 {
+    answer("dioxide_pwritev", || {
+        // SAFETY: as the caller promises.
+        let (file, slices) = unsafe { (file_of(file)?, to_write(slices, count)?) };
+        file.write_vectored_at(&slices, file_bytes(offset, "offset")?)?;
+        Ok(signed(slices.iter().map(|slice| slice.len() as u64).sum()))
+    })
+}
+
 /// Reads up to `length` bytes at `offset` into `into`.
 ///
 /// Any memory, offset and length will do; aligned reads cost least. A read sees every write that
@@ -151,6 +223,62 @@ pub unsafe extern "C" fn dioxide_pread(
         let (file, into) = unsafe { (file_of(file)?, &mut *bytes_mut(into.cast(), length)?) };
         Ok(signed(file.read_at(into, file_bytes(offset, "offset")?)? as u64))
     })
+}
+
+/// Fills `count` slices, one after the other, from `offset` on, as one `dioxide_pread`. They are
+/// filled by a copy, unless there is only one.
+///
+/// # Return value
+///
+/// The number of bytes read: that of all slices, or fewer up to the end of the file. Or a negative
+/// errno.
+///
+/// # Errors
+///
+/// As `dioxide_pread`, and EINVAL as `dioxide_appendv`.
+///
+/// # Thread safety
+///
+/// As `dioxide_append`.
+///
+/// # Safety
+///
+/// `file` is open; `slices` has `count` members. Their memory is exclusive to the caller, and no
+/// byte is in two of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dioxide_preadv(
+    file: *mut dioxide_file,
+    slices: *const iovec,
+    count: usize,
+    offset: i64,
+) -> i64 {
+    answer("dioxide_preadv", || {
+        // SAFETY: as the caller promises.
+        let (file, mut into) = unsafe { (file_of(file)?, slices_mut(slices, count, "slices")?) };
+        fit(into.iter().map(|slice| slice.len()))?;
+        Ok(signed(file.read_vectored_at(&mut into, file_bytes(offset, "offset")?)? as u64))
+    })
+}
+
+/// The slices of an array of iovec.
+///
+/// # Safety
+///
+/// As for [`slices`].
+unsafe fn to_write<'a>(members: *const iovec, count: usize) -> Result<Vec<IoSlice<'a>>> {
+    // SAFETY: as the caller promises.
+    let slices = unsafe { slices(members, count, "slices")? };
+    fit(slices.iter().map(|slice| slice.len()))?;
+    Ok(slices.into_iter().map(IoSlice::new).collect())
+}
+
+/// Refuses lengths with a sum above that of any memory.
+fn fit(mut lengths: impl Iterator<Item = usize>) -> Result<()> {
+    let sum = lengths.try_fold(0, usize::checked_add);
+    match sum.is_some_and(|sum| isize::try_from(sum).is_ok()) {
+        true => Ok(()),
+        false => Err(invalid("slices have more bytes than any memory has")),
+    }
 }
 
 /// Makes everything stable that was acknowledged before the call, through any handle of the file.

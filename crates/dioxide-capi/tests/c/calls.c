@@ -69,6 +69,33 @@ static void bytes_come_back(void)
     EXPECT(size_of("bytes"), 1);
 }
 
+static void slices_are_one_operation(void)
+{
+    struct dioxide_file *file = fresh("slices");
+    char a[] = "one", b[] = "two", c[] = "three";
+    struct iovec slices[] = {{a, 3}, {NULL, 0}, {b, 3}, {c, 5}};
+    EXPECT(dioxide_appendv(file, slices, 4), 0);
+    EXPECT(dioxide_appendv(file, slices, 1), 11);
+    EXPECT(dioxide_appendv(file, NULL, 0), 14);
+    struct dioxide_stats stats = {.size = sizeof stats};
+    EXPECT(dioxide_stats(file, &stats), 0);
+    EXPECT(stats.appends, 2);
+    EXPECT(dioxide_pwritev(file, slices + 1, 3, BLOCK - 4), 8);
+    EXPECT(dioxide_size(file), BLOCK + 4);
+    char head[4], hole[6], tail[2 * BLOCK];
+    struct iovec into[] = {{head, 4}, {NULL, 0}, {hole, 6}, {tail, sizeof tail}};
+    EXPECT(dioxide_preadv(file, into, 4, 9), BLOCK + 4 - 9);
+    CHECK(memcmp(head, "eeon", 4) == 0);
+    CHECK(memcmp(hole, "e\0\0\0\0\0", 6) == 0);
+    CHECK(memcmp(tail + BLOCK - 4 - 19, "twothree", 8) == 0);
+    EXPECT(dioxide_preadv(file, into, 1, BLOCK), 4);
+    CHECK(memcmp(head, "hree", 4) == 0);
+    EXPECT(dioxide_preadv(file, into, 4, BLOCK + 4), 0);
+    EXPECT(dioxide_preadv(file, NULL, 0, 0), 0);
+    EXPECT(dioxide_close(file), 0);
+    EXPECT(size_of("slices"), BLOCK + 4);
+}
+
 static void a_file_tells_of_itself(void)
 {
     struct dioxide_options options = {0};
@@ -291,6 +318,7 @@ int main(int argc, char **argv)
     dioxide_set_growth_budget(UINT64_C(1) << 30);
     threads_append_side_by_side();
     bytes_come_back();
+    slices_are_one_operation();
     a_file_tells_of_itself();
     many_files_are_flushed_together();
     structs_grow();

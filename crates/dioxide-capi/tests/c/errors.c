@@ -48,6 +48,17 @@ static void arguments_that_make_no_sense(void)
     file = fresh("sense");
     FAILS(dioxide_append(file, NULL, 1), EINVAL, "data is NULL");
     FAILS(dioxide_append(file, "x", (size_t)-1), EINVAL, "length");
+    struct iovec slices[] = {{"x", PTRDIFF_MAX}, {"x", 1}, {NULL, 1}};
+    FAILS(dioxide_appendv(NULL, slices, 0), EINVAL, "file is NULL");
+    FAILS(dioxide_appendv(file, NULL, 1), EINVAL, "slices is NULL");
+    FAILS(dioxide_appendv(file, slices, (size_t)-1), EINVAL, "count");
+    FAILS(dioxide_appendv(file, slices, 2), EINVAL, "more bytes than any memory");
+    FAILS(dioxide_appendv(file, slices + 1, 2), EINVAL, "iov_base is NULL");
+    FAILS(dioxide_pwritev(file, slices + 1, 1, -1), EINVAL, "offset is -1");
+    FAILS(dioxide_pwritev(file, slices, 2, 0), EINVAL, "more bytes than any memory");
+    FAILS(dioxide_preadv(file, slices + 1, 1, -1), EINVAL, "offset is -1");
+    FAILS(dioxide_preadv(file, slices, 2, 0), EINVAL, "more bytes than any memory");
+    EXPECT(dioxide_size(file), 0);
     FAILS(dioxide_pwrite(file, "x", 1, -1), EINVAL, "offset is -1");
     FAILS(dioxide_pread(file, NULL, 1, 0), EINVAL, "into is NULL");
     FAILS(dioxide_pread(file, &options, 1, INT64_MIN), EINVAL, "offset");
