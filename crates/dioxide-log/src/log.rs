@@ -260,7 +260,7 @@ impl Log {
     ///
     /// As [`Iter::next`].
     pub fn read(&self, lsn: Lsn) -> Result<Option<Vec<u8>>> {
-        let mut iter = Iter::for_one(self.writer().clone(), lsn);
+        let mut iter = Iter::new(self.writer().clone(), lsn);
         Ok(Iter::next(&mut iter)?.map(|record| record.payload.to_vec()))
     }
 

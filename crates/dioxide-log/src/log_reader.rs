@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const WINDOW_BYTES: usize = 128 << 10;
 /// Most often a few frames have come.
 const FRAMES_BYTES: usize = 16 << 10;
 /// How often a record is looked for while the writer uses its segment again.
@@ -91,7 +90,7 @@ impl LogReader {
     pub fn of(storage: Arc<dyn Storage>) -> Result<Self> {
         let (followed, mark) = Followed::find(storage.as_ref())?;
         let next = followed.scan.index().front();
-        let (frames, window) = (Window::new(FRAMES_BYTES), Window::new(WINDOW_BYTES));
+        let (frames, window) = (Window::new(FRAMES_BYTES), Window::growing());
         Ok(Self { storage, next, is_moved: false, mark, followed, frames, window, at: None })
     }
 
@@ -199,13 +198,16 @@ impl LogReader {
         let (index, lsn) = (self.followed.scan.index(), self.next);
         let (first, next) = (index.front(), self.stable_lsn());
         let place = index.find(lsn).ok_or(Error::OutOfRange { lsn, first, next })?;
-        self.window.clear();
         let is_same =
             |at: &Cursor| (at.member.header.number, at.run.0) == (place.segment, place.run.0);
         match &mut self.at {
             // It has only grown.
-            Some(at) if is_same(at) => at.run = place.run,
+            Some(at) if is_same(at) => {
+                at.run = place.run;
+                self.window.shrink();
+            }
             at => {
+                self.window.clear();
                 let member = member_of(&self.followed.chain, place.segment);
                 let member = member.expect("the index names segments in use").clone();
                 if let Some(old) = at.replace(Cursor::new(place, member)) {

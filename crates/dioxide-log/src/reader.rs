@@ -10,11 +10,6 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Enough for the device to work, and for the cache of the processor.
-const WINDOW_BYTES: usize = 256 << 10;
-/// A single record needs less.
-const RECORD_WINDOW_BYTES: usize = 16 << 10;
-
 /// A record that lies in the memory of its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -41,15 +36,7 @@ pub struct Iter {
 
 impl Iter {
     pub(crate) fn new(writer: Arc<Writer>, next: Lsn) -> Self {
-        Self::with_window(writer, next, WINDOW_BYTES)
-    }
-
-    pub(crate) fn for_one(writer: Arc<Writer>, next: Lsn) -> Self {
-        Self::with_window(writer, next, RECORD_WINDOW_BYTES)
-    }
-
-    fn with_window(writer: Arc<Writer>, next: Lsn, bytes: usize) -> Self {
-        Self { writer, next, window: Window::new(bytes), at: None, truncations: 0 }
+        Self { writer, next, window: Window::growing(), at: None, truncations: 0 }
     }
 
     /// The LSN of the record that [`next`](Self::next) returns.
@@ -103,15 +90,19 @@ impl Iter {
                     at.member.header.number == place.segment && at.run.0 == place.run.0
                 });
                 match grown {
-                    Some(at) if !fresh => at.run = place.run,
+                    // It waited for this record.
+                    Some(at) if !fresh => {
+                        at.run = place.run;
+                        self.window.shrink();
+                    }
                     _ => {
                         let segment = place.segment;
                         if let Some(old) = self.at.replace(Cursor::new(place, member)) {
                             old.leave_for(segment);
                         }
+                        self.window.clear();
                     }
                 }
-                self.window.clear();
             }
             let at = self.at.as_mut().expect("it was looked up");
             match at.seek(&mut self.window, self.next) {

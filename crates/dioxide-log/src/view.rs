@@ -14,7 +14,6 @@ use dioxide::File;
 use std::path::Path;
 use std::sync::Arc;
 
-const WINDOW_BYTES: usize = 256 << 10;
 /// A writer changes the log while it is read, so an error counts once it is found again.
 const ATTEMPTS_MAX: usize = 8;
 
@@ -88,7 +87,7 @@ impl LogView {
     /// [`first_lsn`](Self::first_lsn). An error is the last item: [`Error::OutOfRange`] below the
     /// first record, or that of a read.
     pub fn iter_from(&self, lsn: Lsn) -> Records<'_> {
-        Records { view: self, next: lsn, window: Window::new(WINDOW_BYTES), at: None }
+        Records { view: self, next: lsn, window: Window::growing(), at: None }
     }
 }
 

@@ -1130,3 +1130,42 @@ fn header_after(last: &Header, index: &Index) -> Header {
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::memory::{Faults, Memory};
+    use dioxide::Durability;
+    use std::thread;
+
+    /// The flush failed between the end of one batch and the start of the next. That one was
+    /// written nevertheless, or its leader panicked.
+    #[test]
+    fn a_failed_flush_ends_all_appends() {
+        for seed in 0..200 {
+            let disk = Memory::default();
+            // Far from the end of its segment.
+            let options = LogOptions::new().segment_bytes(1 << 20).batch_bytes(4096);
+            let options = options.durability(Durability::OnSync);
+            let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+            let failed_call = Some(disk.calls() + 20 + seed % 40);
+            disk.set_faults(Faults { failed_call, ..Faults::default() });
+            thread::scope(|scope| {
+                for thread in 0..4u8 {
+                    let log = &log;
+                    scope.spawn(move || while log.append(&[thread; 100]).is_ok() {});
+                    scope.spawn(move || while log.sync().is_ok() {});
+                    scope.spawn(move || while log.submit(&[thread; 100]).is_ok() {});
+                }
+            });
+            // A thread of the log may still write the batch that was in flight at the failure.
+            let state = log.writer().lock();
+            let (calls, in_flight) = (disk.calls(), state.in_flight.is_some());
+            drop(state);
+            assert!(matches!(log.append(b"x"), Err(Error::Failed(_))));
+            assert!(log.close().is_err());
+            let more = disk.calls() - calls;
+            assert!(more <= in_flight.into(), "seed {seed}: {more} calls after the failure");
+        }
+    }
+}

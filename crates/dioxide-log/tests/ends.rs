@@ -98,33 +98,6 @@ fn a_task_may_drop_the_log_when_it_is_woken() {
     assert_eq!(small().open(dir.path()).unwrap().last_lsn(), Some(Lsn(1)));
 }
 
-/// The flush failed between the end of one batch and the start of the next. That one was written
-/// nevertheless, or its leader panicked.
-#[test]
-fn a_failed_flush_ends_all_appends() {
-    for seed in 0..200 {
-        let disk = Memory::default();
-        // Far from the end of its segment.
-        let options = small().segment_bytes(1 << 20).batch_bytes(4096);
-        let options = options.durability(Durability::OnSync);
-        let log = options.open_storage(Arc::new(disk.clone())).unwrap();
-        let failed_call = Some(disk.calls() + 20 + seed % 40);
-        disk.set_faults(Faults { failed_call, ..Faults::default() });
-        thread::scope(|scope| {
-            for thread in 0..4u8 {
-                let log = &log;
-                scope.spawn(move || while log.append(&[thread; 100]).is_ok() {});
-                scope.spawn(move || while log.sync().is_ok() {});
-                scope.spawn(move || while log.submit(&[thread; 100]).is_ok() {});
-            }
-        });
-        let calls = disk.calls();
-        assert!(matches!(log.append(b"x"), Err(Error::Failed(_))));
-        assert!(log.close().is_err());
-        assert_eq!(disk.calls(), calls, "seed {seed}: nothing is written after a failure");
-    }
-}
-
 /// The call returned at once, while the frame of the same front was still in flight.
 #[test]
 fn a_front_that_another_thread_sets_is_stable_on_return() {
