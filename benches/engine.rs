@@ -1,9 +1,10 @@
 //! Measures the engine's own cost of an operation, on a file that takes no time and keeps nothing:
-//! `cargo bench --features sim --bench engine`. Each operation has 4 KiB.
+//! `cargo bench --features sim --bench engine`. Each operation has 4 KiB, unless it says more.
 #![allow(missing_docs, reason = "the functions that criterion makes have none")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use dioxide::{Buffer, Durability, File, OpenOptions, Queue, QueueOptions, sim};
+use std::io::IoSlice;
 
 const BLOCK_BYTES: usize = 4096;
 /// The file is truncated at this length: files cannot grow much further.
@@ -34,6 +35,22 @@ fn blocking(criterion: &mut Criterion) {
     file.append(&block).expect("nothing fails");
     group.bench_function("read_at", |bencher| {
         bencher.iter(|| file.read_at(&mut block, 0).expect("nothing fails"));
+    });
+    group.finish();
+}
+
+/// 1024 records of 100 bytes in one append: records that lie together, and records that do not.
+fn batches(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("batch");
+    group.throughput(Throughput::Elements(1));
+    let record = [b'r'; 100];
+    let (slices, together) = ([IoSlice::new(&record); 1024], record.repeat(1024));
+    let file = file(Durability::EveryWrite);
+    group.bench_function("append", |bencher| {
+        bencher.iter(|| file.append(&together).expect("nothing fails"));
+    });
+    group.bench_function("append_vectored", |bencher| {
+        bencher.iter(|| file.append_vectored(&slices).expect("nothing fails"));
     });
     group.finish();
 }
@@ -92,5 +109,5 @@ fn turns(bencher: &mut criterion::Bencher<'_>, file: &File, depth: usize, queued
     });
 }
 
-criterion_group!(benches, blocking, queued);
+criterion_group!(benches, blocking, batches, queued);
 criterion_main!(benches);
