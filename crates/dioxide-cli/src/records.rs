@@ -6,7 +6,7 @@ use crate::interrupt;
 use crate::output;
 use crate::terminal::Terminal;
 use anyhow::Result;
-use dioxide_log::{Error, LogReader, LogView, Lsn};
+use dioxide_log::{Error, LogReader, LogView, Lsn, StreamView};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
@@ -22,17 +22,14 @@ pub fn run(args: &args::Records) -> Result<()> {
     match &args.action {
         RecordsAction::Verify(verify) => print(&verify.path),
         RecordsAction::Stat(stat) if stat.json => {
-            let text = output::json(&Facts::of(&view(&stat.path)?))?;
+            let text = output::json(&Facts::of(&stat.path)?)?;
             Ok(io::stdout().write_all(text.as_bytes())?)
         }
         RecordsAction::Stat(stat) => print(&stat.path),
         RecordsAction::Dump(dump) => write_records(dump),
+        RecordsAction::Streams(streams) => write_streams(&streams.path),
         RecordsAction::Tail(tail) => follow(tail),
     }
-}
-
-fn view(path: &Path) -> Result<LogView> {
-    Ok(LogView::open(path)?)
 }
 
 /// The facts about a log. The names are stable.
@@ -50,10 +47,28 @@ struct Facts {
     closed: bool,
     /// Frames of a torn write behind the end.
     remnants: u64,
+    /// The number of streams in use. None for a log without streams, or if they were not read.
+    streams: Option<usize>,
 }
 
 impl Facts {
-    fn of(view: &LogView) -> Self {
+    /// Reads and checks a log.
+    fn of(path: &Path) -> Result<Self> {
+        let view = LogView::open(path)?;
+        if !view.has_streams() {
+            return Ok(Self::of_view(&view, None));
+        }
+        match StreamView::open(path) {
+            Ok(streams) => Ok(Self::of_view(streams.log(), Some(streams.ids().len()))),
+            Err(error @ Error::Changing { .. }) => {
+                say(&format!("the streams are not counted: {error}"));
+                Ok(Self::of_view(&view, None))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn of_view(view: &LogView, streams: Option<usize>) -> Self {
         let (first_lsn, next_lsn) = (view.first_lsn().0, view.next_lsn().0);
         let report = view.report();
         Self {
@@ -65,13 +80,14 @@ impl Facts {
             bytes: report.bytes,
             closed: report.closed,
             remnants: report.remnants,
+            streams,
         }
     }
 }
 
 fn print(path: &Path) -> Result<()> {
-    let Facts { id, first_lsn, next_lsn, records, segments, bytes, closed, remnants } =
-        Facts::of(&view(path)?);
+    let Facts { id, first_lsn, next_lsn, records, segments, bytes, closed, remnants, streams } =
+        Facts::of(path)?;
     let range = match records {
         0 => format!("none, the next is {next_lsn}"),
         _ => format!("{first_lsn}..{} ({records})", next_lsn - 1),
@@ -83,7 +99,11 @@ fn print(path: &Path) -> Result<()> {
         writeln!(page, "segments  {segments}")?;
         writeln!(page, "bytes     {bytes}")?;
         writeln!(page, "closed    {closed}")?;
-        Ok(writeln!(page, "remnants  {remnants}")?)
+        writeln!(page, "remnants  {remnants}")?;
+        match streams {
+            Some(streams) => Ok(writeln!(page, "streams   {streams}")?),
+            None => Ok(()),
+        }
     })
 }
 
@@ -96,13 +116,51 @@ struct Line {
 }
 
 fn write_records(args: &args::LogDump) -> Result<()> {
-    let view = view(&args.path)?;
-    let from = args.from.map_or(view.first_lsn(), Lsn);
+    let from = |first| args.from.map_or(first, Lsn);
+    match args.stream {
+        Some(id) => {
+            let view = StreamView::open(&args.path)?;
+            write_lines(args, view.iter_from(id, from(view.first_lsn(id))))
+        }
+        None => {
+            let view = LogView::open(&args.path)?;
+            write_lines(args, view.iter_from(from(view.first_lsn())))
+        }
+    }
+}
+
+fn write_lines(
+    args: &args::LogDump,
+    records: impl Iterator<Item = dioxide_log::Result<(Lsn, Vec<u8>)>>,
+) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
-    for record in view.iter_from(from).take(args.count.unwrap_or(usize::MAX)) {
+    for record in records.take(args.count.unwrap_or(usize::MAX)) {
         interrupt::check()?;
         let (lsn, content) = record?;
         write_line(&mut out, lsn, &content)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// A stream as one line. The names are stable.
+#[derive(Serialize)]
+struct StreamLine {
+    stream: u64,
+    /// The lowest LSN, and that of the next record.
+    first_lsn: u64,
+    next_lsn: u64,
+    records: u64,
+}
+
+fn write_streams(path: &Path) -> Result<()> {
+    let view = StreamView::open(path)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    for stream in view.ids() {
+        interrupt::check()?;
+        let (first_lsn, next_lsn) = (view.first_lsn(stream).0, view.next_lsn(stream).0);
+        let records = next_lsn - first_lsn;
+        let line = StreamLine { stream, first_lsn, next_lsn, records };
+        writeln!(out, "{}", serde_json::to_string(&line)?)?;
     }
     Ok(out.flush()?)
 }

@@ -836,6 +836,42 @@ fn recover_reports_every_file_and_fails_if_one_does() {
 }
 
 #[test]
+fn the_streams_of_a_log_are_printed() {
+    let dir = fresh_dir();
+    let log = dioxide_log::StreamLog::open(dir.path()).unwrap();
+    let (three, seven) = (log.stream(3), log.stream(7));
+    for number in 0..20u8 {
+        seven.append(&[number; 2]).unwrap();
+    }
+    three.append(b"a").unwrap();
+    seven.truncate_front(dioxide_log::Lsn(19)).unwrap();
+    log.close().unwrap();
+    let command = |words: &str| run(&words.replace("PATH", dir.path().to_str().unwrap()));
+
+    let verified = command("log verify PATH");
+    expect_code(&verified, 0);
+    assert!(stdout(&verified).ends_with("remnants  0\nstreams   2\n"), "{}", stdout(&verified));
+    let facts: Value = serde_json::from_slice(&command("log stat PATH --json").stdout).unwrap();
+    assert_eq!(facts["streams"], 2);
+    let listed = command("log streams PATH");
+    expect_code(&listed, 0);
+    let lines = [
+        r#"{"stream":3,"first_lsn":1,"next_lsn":2,"records":1}"#,
+        r#"{"stream":7,"first_lsn":19,"next_lsn":21,"records":2}"#,
+    ];
+    assert_eq!(stdout(&listed), lines.map(|line| format!("{line}\n")).concat());
+    let dumped = command("log dump PATH --stream 7");
+    expect_code(&dumped, 0);
+    let last = r#"{"lsn":20,"bytes":2,"hex":"1313"}"#;
+    let both = format!("{}\n{last}\n", r#"{"lsn":19,"bytes":2,"hex":"1212"}"#);
+    assert_eq!(stdout(&dumped), both);
+    let from = command("log dump PATH --stream 7 --from 20 --count 5");
+    assert_eq!(stdout(&from), format!("{last}\n"));
+    expect_refusal(&command("log dump PATH --stream 7 --from 18"), "LSN 18 is outside of the log");
+    assert_eq!(stdout(&command("log dump PATH --stream 5")), "", "it has no record");
+}
+
+#[test]
 fn a_log_is_checked_and_its_records_are_printed() {
     let dir = fresh_dir();
     let options = dioxide_log::LogOptions::new().segment_bytes(64 << 10);
@@ -861,9 +897,10 @@ fn a_log_is_checked_and_its_records_are_printed() {
     let facts: Value = serde_json::from_slice(&stat.stdout).unwrap();
     let expected = serde_json::json!({
         "id": id, "first_lsn": 11, "next_lsn": 22, "records": 11, "segments": 1,
-        "bytes": facts["bytes"], "closed": true, "remnants": 0,
+        "bytes": facts["bytes"], "closed": true, "remnants": 0, "streams": null,
     });
     assert_eq!(facts, expected);
+    expect_refusal(&command("log streams PATH"), "a log without streams");
 
     let dumped = command("log dump PATH --from 20");
     expect_code(&dumped, 0);

@@ -36,6 +36,12 @@ pub enum Error {
         /// The contradiction.
         reason: String,
     },
+    /// A writer frees segments faster than they are read. Nothing is wrong with the log.
+    #[error("{}: a writer changes the log too fast to read it; try again", path.display())]
+    Changing {
+        /// The directory or device.
+        path: PathBuf,
+    },
     /// A later version of this crate wrote the log.
     #[error("{}: {reason}; use a later version of dioxide-log", path.display())]
     Version {
@@ -126,7 +132,7 @@ impl From<Error> for io::Error {
             Error::File(error) => io::Error::from(error.clone()).kind(),
             Error::System { error, .. } => error.kind(),
             Error::Corrupt { .. } | Error::Version { .. } => io::ErrorKind::InvalidData,
-            Error::Locked { .. } => io::ErrorKind::ResourceBusy,
+            Error::Locked { .. } | Error::Changing { .. } => io::ErrorKind::ResourceBusy,
             Error::Missing { .. } => io::ErrorKind::NotFound,
             Error::Options(_) | Error::TooLong { .. } | Error::OutOfRange { .. } => {
                 io::ErrorKind::InvalidInput

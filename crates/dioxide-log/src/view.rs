@@ -2,16 +2,17 @@
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
-use crate::format::LogId;
+use crate::format::{Content, LogId};
+use crate::index::Location;
 use crate::lsn::Lsn;
 use crate::options::LogOptions;
-use crate::recover::{Recovered, Report, member_of, recover};
+use crate::recover::{Member, Recovered, Report, member_of, recover};
 use crate::storage::Storage;
 use crate::storage::device::{Device, is_device};
 use crate::storage::dir::Dir;
 use crate::window::Window;
 use dioxide::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A writer changes the log while it is read, so an error counts once it is found again.
@@ -25,6 +26,7 @@ const ATTEMPTS_MAX: usize = 8;
 pub struct LogView {
     /// It is never [cleared](Recovered::clear).
     found: Recovered,
+    path: PathBuf,
 }
 
 impl LogView {
@@ -55,7 +57,7 @@ impl LogView {
     ///
     /// As [`open`](Self::open).
     pub fn of(storage: Arc<dyn Storage>) -> Result<Self> {
-        Ok(Self { found: find(storage.as_ref())? })
+        Ok(Self { found: find(storage.as_ref())?, path: storage.path().to_owned() })
     }
 
     /// The random name of the log.
@@ -66,6 +68,22 @@ impl LogView {
     /// What was found. Its records are also those that were truncated.
     pub fn report(&self) -> &Report {
         &self.found.report
+    }
+
+    /// Whether it is a log of streams. [`StreamView`](crate::StreamView) shows them.
+    pub fn has_streams(&self) -> bool {
+        let last = self.found.chain.back().expect("a log has a segment");
+        last.header.content == Content::Streams
+    }
+
+    /// The name of the medium, for messages.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The segment with a number. None if the log does not need it.
+    pub(crate) fn member(&self, number: u64) -> Option<&Member> {
+        member_of(&self.found.chain, number)
     }
 
     /// The lowest number that the log has. It is that of the next record if the log is empty.
@@ -122,12 +140,12 @@ impl Records<'_> {
         let (first, next, lsn) = (self.view.first_lsn(), self.view.next_lsn(), self.next);
         let place = self.view.found.index.find(lsn);
         let place = place.ok_or(Error::OutOfRange { lsn, first, next })?;
-        let member = member_of(&self.view.found.chain, place.segment);
+        let member = self.view.member(place.segment);
         Ok(Cursor::new(place, member.expect("the index names segments in use").clone()))
     }
 
-    /// Reads the next record, which the index has.
-    fn read(&mut self) -> Result<Vec<u8>> {
+    /// Moves to the frame of the next record, which the index has. Returns its location.
+    fn advance(&mut self) -> Result<Location> {
         let mut at = match self.at.take() {
             Some(at) if self.next < at.run.1 => at,
             old => {
@@ -143,9 +161,21 @@ impl Records<'_> {
             let reason = format!("record {} is not there any more", self.next);
             return Err(Error::corrupt(at.member.segment.path(), at.offset, reason));
         };
-        let payload = at.take(&self.window, size).to_vec();
+        let location = Location::new(at.member.header.number, at.offset, size);
         self.at = Some(at);
-        Ok(payload)
+        Ok(location)
+    }
+
+    /// Lends the next record, with the location of its frame. None behind the last one, and after
+    /// an error.
+    pub(crate) fn next_located(&mut self) -> Result<Option<(Location, &[u8])>> {
+        if self.next >= self.view.next_lsn() {
+            return Ok(None);
+        }
+        let location = self.advance().inspect_err(|_| self.next = self.view.next_lsn())?;
+        self.next = self.next.next();
+        let at = self.at.as_mut().expect("the record was found there");
+        Ok(Some((location, at.take(&self.window, location.bytes.into()))))
     }
 }
 
@@ -153,12 +183,8 @@ impl Iterator for Records<'_> {
     type Item = Result<(Lsn, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.next >= self.view.next_lsn() {
-            return None;
-        }
         let lsn = self.next;
-        let read = self.read();
-        self.next = if read.is_ok() { lsn.next() } else { self.view.next_lsn() };
-        Some(read.map(|payload| (lsn, payload)))
+        let found = self.next_located();
+        found.map(|found| found.map(|(_, payload)| (lsn, payload.to_vec()))).transpose()
     }
 }

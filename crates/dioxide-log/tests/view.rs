@@ -1,7 +1,7 @@
 //! A view reads a log without its writer, and changes nothing.
 
 use dioxide_log::storage::memory::Memory;
-use dioxide_log::{Error, Log, LogOptions, LogView, Lsn};
+use dioxide_log::{Error, Log, LogOptions, LogView, Lsn, Stream, StreamView};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -178,4 +178,104 @@ fn a_view_of_a_long_log_is_never_corrupt_beside_its_writer() {
             assert!(view.unwrap().next_lsn() > Lsn(200));
         }
     });
+}
+
+fn stream_records(stream: &Stream) -> Numbered {
+    stream.iter_from(stream.first_lsn()).map(|record| record.expect("it is read")).collect()
+}
+
+/// Random changes of a few streams, in a log whose oldest segments are collected.
+#[test]
+fn a_view_has_each_stream_as_its_log_has_it() {
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let disk = Memory::default();
+        let log = small().open_streams_storage(Arc::new(disk.clone())).unwrap();
+        for _ in 0..400 {
+            let stream = log.stream(rng.u64(1..6));
+            let (first, next) = (stream.first_lsn().0, stream.next_lsn().0);
+            match rng.u8(0..20) {
+                0 => stream.truncate_front(Lsn(rng.u64(first..=next))).unwrap(),
+                1 => stream.truncate_back(Lsn(rng.u64(first..=next))).unwrap(),
+                2 if rng.u8(0..4) == 0 => stream.remove().unwrap(),
+                _ => {
+                    let record = vec![rng.u8(..); rng.usize(0..3000)];
+                    stream.append(&record).unwrap();
+                }
+            }
+        }
+        let ids = log.ids();
+        let state = |stream: &Stream| (stream.first_lsn(), stream.next_lsn());
+        let expected: Vec<_> = (0..7)
+            .map(|id| log.stream(id))
+            .map(|stream| (state(&stream), stream_records(&stream)))
+            .collect();
+        log.close().unwrap();
+
+        let view = StreamView::of(Arc::new(disk)).unwrap();
+        assert_eq!(view.ids(), ids, "seed {seed}");
+        for (id, (range, records)) in expected.into_iter().enumerate() {
+            let id = id as u64;
+            assert_eq!((view.first_lsn(id), view.next_lsn(id)), range, "seed {seed}: {id}");
+            let found = view.iter_from(id, range.0).map(|record| record.expect("it is read"));
+            assert_eq!(found.collect::<Numbered>(), records, "seed {seed}: {id}");
+            if range.0 > Lsn(1) {
+                let mut below = view.iter_from(id, Lsn(range.0.0 - 1));
+                assert!(range.0 == range.1 || below.next().unwrap().is_err());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_view_of_streams_refuses_other_logs() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    assert!(matches!(StreamView::open(dir.path()), Err(Error::Missing { .. })));
+    let log = small().open(dir.path()).unwrap();
+    log.append(b"a record").unwrap();
+    log.close().unwrap();
+    assert!(!LogView::open(dir.path()).unwrap().has_streams());
+    assert!(matches!(StreamView::open(dir.path()), Err(Error::Options(_))));
+}
+
+/// The writer collects segments, and uses them again, while the view reads.
+#[test]
+fn a_view_of_streams_beside_their_writer_is_consistent() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open_streams(dir.path()).unwrap();
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (rests, goes_on) = (log.stream(1), log.stream(2));
+            for number in 0..20u8 {
+                rests.append(&[number; 100]).unwrap();
+            }
+            while !ends.load(Relaxed) {
+                let lsn = goes_on.append(&[9; 3000]).unwrap();
+                if lsn.0 % 50 == 0 {
+                    goes_on.truncate_front(lsn).unwrap();
+                }
+            }
+        });
+        let views: Vec<_> = (0..20).map(|_| StreamView::open(dir.path())).collect();
+        ends.store(true, Relaxed);
+        let mut seen = Lsn(1);
+        for view in views {
+            let view = match view {
+                Ok(view) => view,
+                Err(error) => {
+                    assert!(matches!(error, Error::Changing { .. }), "{error}");
+                    continue;
+                }
+            };
+            let next = view.next_lsn(2);
+            assert!(next >= seen, "records that were there are lost");
+            assert!(view.next_lsn(1) <= Lsn(21));
+            seen = next;
+        }
+    });
+    let view = StreamView::open(dir.path()).unwrap();
+    assert_eq!((view.next_lsn(1), view.next_lsn(2)), (Lsn(21), log.stream(2).next_lsn()));
+    assert_eq!(log.stream(1).next_lsn(), Lsn(21));
+    log.close().unwrap();
 }

@@ -83,7 +83,13 @@ pub const LOG_STAT: &str = "Examples:
 
 pub const LOG_DUMP: &str = "Examples:
   dioxide log dump /data/log --count 10
-      The first ten records.";
+      The first ten records.
+  dioxide log dump /data/streams --stream 7
+      The records of one stream.";
+
+pub const LOG_STREAMS: &str = "Examples:
+  dioxide log streams /data/streams
+      Which streams a log has.";
 
 pub const LOG_TAIL: &str = "Examples:
   dioxide log tail /data/log

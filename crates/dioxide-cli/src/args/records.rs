@@ -26,6 +26,12 @@ pub enum RecordsAction {
     /// Checks the whole log before the first record.
     #[command(after_long_help = examples::LOG_DUMP)]
     Dump(LogDump),
+    /// Print the streams of a log as lines of JSON: `stream`, `first_lsn`, `next_lsn`, `records`.
+    ///
+    /// `dump --stream` prints the records of one of them. Without it, `dump` and `tail` show the
+    /// frames that carry the changes of all streams.
+    #[command(after_long_help = examples::LOG_STREAMS)]
+    Streams(LogStreams),
     /// Print the last records of a log as `dump` does, and each new one, until it is interrupted.
     ///
     /// Shows only records that are stable, and works beside the writer. If records are removed
@@ -65,11 +71,21 @@ pub struct LogStat {
 }
 
 #[derive(Args)]
+pub struct LogStreams {
+    /// The directory of the log, or its block device.
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub path: PathBuf,
+}
+
+#[derive(Args)]
 pub struct LogDump {
     /// The directory of the log, or its block device.
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub path: PathBuf,
-    /// The first record [default: the first of the log].
+    /// Print the records of this stream [default: those of the log].
+    #[arg(long, value_name = "ID")]
+    pub stream: Option<u64>,
+    /// The first record [default: the first of the log or the stream].
     #[arg(long, value_name = "LSN")]
     pub from: Option<u64>,
     /// Print at most N records [default: all].

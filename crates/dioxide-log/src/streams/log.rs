@@ -3,7 +3,7 @@
 use super::collect::{self, Signal};
 use super::entry::Entry;
 use super::stream::{Shared, Stream};
-use super::table::{Replay, Table};
+use super::table::{Replays, Table};
 
 use super::usage::{Need, Usage};
 use crate::batch::Purpose;
@@ -503,33 +503,15 @@ fn check_space(log: &Log) -> Result<()> {
 
 /// Reads the streams of a log.
 fn replay(log: &Log, usage: &mut Usage) -> Result<BTreeMap<u64, Table>> {
-    let mut replays = BTreeMap::<u64, Replay>::new();
+    let mut replays = Replays::default();
     let mut iter = Iter::new(log.writer().clone(), log.first_lsn());
     while let Some((location, record)) = iter.next_located()? {
         usage.write(location);
-        let applied = match Entry::parse(record.payload) {
-            Some(Entry::Record { stream, lsn, .. }) => {
-                replays.entry(stream).or_default().record(lsn, location)
-            }
-            Some(Entry::Copy { stream, lsn, .. }) => {
-                replays.entry(stream).or_default().copy(lsn, location)
-            }
-            Some(Entry::Bounds { stream, front, next }) => {
-                replays.entry(stream).or_default().bound(front, next, location);
-                Ok(())
-            }
-            None => Err("no record of a stream".into()),
-        };
+        let applied = replays.apply(record.payload, location);
         applied.map_err(|reason| corrupt(log, location, reason))?;
     }
-    let finish = |(id, replay): (u64, Replay)| match replay.finish() {
-        Ok(table) => Ok((id, table)),
-        Err(reason) => {
-            let path = log.writer().storage.path();
-            Err(Error::corrupt(path, 0, format!("stream {id}: {reason}")))
-        }
-    };
-    let tables: BTreeMap<_, _> = replays.into_iter().map(finish).collect::<Result<_>>()?;
+    let tables = replays.finish();
+    let tables = tables.map_err(|why| Error::corrupt(log.writer().storage.path(), 0, why))?;
     tables.values().flat_map(Table::locations).for_each(|location| usage.need(location));
     Ok(tables)
 }

@@ -4,7 +4,8 @@
 //!
 //! `entry`, `table` and `usage` are values: the payload of a frame, the places of the records of a
 //! stream, and the bytes that streams need. `log` opens and closes, and appends. `stream` is what
-//! users hold, and `reader` reads. `collect` frees the oldest segments.
+//! users hold, and `reader` reads. `view` reads without a writer. `collect` frees the oldest
+//! segments.
 //!
 //! # Order
 //!
@@ -19,7 +20,9 @@ mod reader;
 mod stream;
 mod table;
 mod usage;
+mod view;
 
 pub use log::{StreamLog, StreamStats};
 pub use reader::{StreamFollow, StreamIter};
 pub use stream::{Stream, StreamAppend, StreamChange};
+pub use view::{StreamRecords, StreamView};

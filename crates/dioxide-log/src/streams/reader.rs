@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 /// The longest read, unless a record is longer.
 const READ_BYTES_MAX: u64 = 256 << 10;
 /// The number of records that one read covers at most.
-const RECORDS_MAX: usize = 4096;
+pub(super) const RECORDS_MAX: usize = 4096;
 /// A read is longer than a record if this part of it, or more, is records of the stream.
 const SHARE: u64 = 4;
 
@@ -39,7 +39,7 @@ pub struct StreamIter {
 
 /// The number of bytes to read for the record at the first location. The others are those of the
 /// next records: the read covers them if they lie close together.
-fn read_bytes(mut locations: impl Iterator<Item = Location>) -> u64 {
+pub(super) fn read_bytes(mut locations: impl Iterator<Item = Location>) -> u64 {
     let first = locations.next().expect("a record");
     let mut used = u64::from(first.bytes);
     let mut worth = used;
@@ -67,6 +67,20 @@ fn record_of(payload: &[u8]) -> Option<(u64, Lsn, &[u8])> {
         }
         Entry::Bounds { .. } => None,
     }
+}
+
+/// The record of a stream at a location. None if the window does not show it there.
+pub(super) fn record_at<'a>(
+    window: &'a Window,
+    member: &Member,
+    location: Location,
+    wanted: (u64, Lsn),
+) -> Option<&'a [u8]> {
+    let (bytes, offset) = (window.from(location.offset.into()), location.offset.into());
+    let frame = Frame::parse(bytes, member.home(), offset).ok()?;
+    let (stream, lsn, record) = record_of(frame.payload)?;
+    let is_it = member.header.number == location.segment && (stream, lsn) == wanted;
+    is_it.then_some(record)
 }
 
 impl StreamIter {
@@ -146,13 +160,9 @@ impl StreamIter {
 
     /// Whether the window has the next record at a location.
     fn has(&self, location: Location) -> bool {
-        let Some(member) = &self.member else { return false };
-        let (bytes, offset) = (self.window.from(location.offset.into()), location.offset.into());
-        member.header.number == location.segment
-            && Frame::parse(bytes, member.home(), offset)
-                .ok()
-                .and_then(|frame| record_of(frame.payload))
-                .is_some_and(|(stream, lsn, _)| (stream, lsn) == (self.id, self.next))
+        self.member.as_ref().is_some_and(|member| {
+            record_at(&self.window, member, location, (self.id, self.next)).is_some()
+        })
     }
 
     fn load(&mut self, member: Member, location: Location) -> Result<()> {

@@ -1,8 +1,10 @@
 //! The records of one stream, and where each lies in the log. Values.
 //!
-//! A [`Replay`] builds the [`Table`] of a stream from the frames of a log. The oldest segments may
-//! be gone. The frames that the stream needed of them follow later: copies of records, then bounds.
+//! A [`Replay`] builds the [`Table`] of a stream from the frames of a log, and [`Replays`] those of
+//! all streams. The oldest segments may be gone. The frames that the stream needed of them follow
+//! later: copies of records, then bounds.
 
+use super::entry::Entry;
 use crate::index::Location;
 use crate::lsn::Lsn;
 use std::collections::{BTreeMap, VecDeque};
@@ -153,6 +155,38 @@ impl Replay {
         let places = self.places.into_values().collect();
         let anchor = self.anchor.filter(|_| next > Lsn::FIRST);
         Ok(Table { front, places, anchor })
+    }
+}
+
+/// All streams while their log is read.
+#[derive(Debug, Default)]
+pub struct Replays(BTreeMap<u64, Replay>);
+
+impl Replays {
+    /// Applies the payload of the next frame. The error is a contradiction.
+    pub fn apply(&mut self, payload: &[u8], place: Location) -> Result<(), String> {
+        match Entry::parse(payload) {
+            Some(Entry::Record { stream, lsn, .. }) => self.of(stream).record(lsn, place),
+            Some(Entry::Copy { stream, lsn, .. }) => self.of(stream).copy(lsn, place),
+            Some(Entry::Bounds { stream, front, next }) => {
+                self.of(stream).bound(front, next, place);
+                Ok(())
+            }
+            None => Err("no record of a stream".into()),
+        }
+    }
+
+    fn of(&mut self, stream: u64) -> &mut Replay {
+        self.0.entry(stream).or_default()
+    }
+
+    /// The streams at the end of the log. The error is a contradiction.
+    pub fn finish(self) -> Result<BTreeMap<u64, Table>, String> {
+        let finish = |(id, replay): (u64, Replay)| match replay.finish() {
+            Ok(table) => Ok((id, table)),
+            Err(reason) => Err(format!("stream {id}: {reason}")),
+        };
+        self.0.into_iter().map(finish).collect()
     }
 }
 

@@ -1,0 +1,172 @@
+//! A log of streams as it lies on its medium, for programs that only read it.
+
+use super::reader::{RECORDS_MAX, read_bytes, record_at};
+use super::table::{Replays, Table};
+use crate::error::{Error, Result};
+use crate::format::BLOCK_BYTES;
+use crate::lsn::Lsn;
+use crate::recover::Member;
+use crate::storage::Storage;
+use crate::view::LogView;
+use crate::window::Window;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How often a log is read anew because a writer has changed it meanwhile.
+const ATTEMPTS_MAX: usize = 8;
+
+/// A log of streams as it was found, without the lock of its writer. Nothing is changed.
+///
+/// Opening reads and checks the whole log. As a [`LogView`], it does not follow a writer: a record
+/// that is appended later is not there. A record whose segment was used again is an error.
+#[derive(Debug)]
+pub struct StreamView {
+    log: LogView,
+    tables: BTreeMap<u64, Table>,
+}
+
+impl StreamView {
+    /// Looks at the log of streams in a directory, or on a block device.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogView::open`], and:
+    ///
+    /// - [`Error::Options`]: a log without streams.
+    /// - [`Error::Changing`]: a writer frees segments faster than they are read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::find(|| LogView::open(path))
+    }
+
+    /// Looks at the log of streams on any medium.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn of(storage: Arc<dyn Storage>) -> Result<Self> {
+        Self::find(|| LogView::of(storage.clone()))
+    }
+
+    /// Reads a log that a writer may change meanwhile. An error counts if the log is as before.
+    fn find(look: impl Fn() -> Result<LogView>) -> Result<Self> {
+        let mut before = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let log = look()?;
+            let path = log.path().to_owned();
+            let range = (path, log.first_lsn(), log.next_lsn());
+            match Self::replay(log) {
+                Err(_) if before.as_ref() != Some(&range) => before = Some(range),
+                result => return result,
+            }
+        }
+        let (path, ..) = before.expect("it was looked at");
+        Err(Error::Changing { path })
+    }
+
+    fn replay(log: LogView) -> Result<Self> {
+        if !log.has_streams() {
+            let path = log.path().display();
+            return Err(Error::Options(format!("{path}: a log without streams")));
+        }
+        let mut replays = Replays::default();
+        let mut records = log.iter_from(log.first_lsn());
+        while let Some((location, payload)) = records.next_located()? {
+            replays.apply(payload, location).map_err(|reason| {
+                let member = log.member(location.segment);
+                let path = member.map_or(log.path(), |member| member.segment.path());
+                Error::corrupt(path, location.offset.into(), reason)
+            })?;
+        }
+        drop(records);
+        let tables = replays.finish().map_err(|reason| Error::corrupt(log.path(), 0, reason))?;
+        Ok(Self { log, tables })
+    }
+
+    /// The log that has the streams.
+    pub fn log(&self) -> &LogView {
+        &self.log
+    }
+
+    /// The numbers of the streams that are in use, in order.
+    pub fn ids(&self) -> Vec<u64> {
+        let used = self.tables.iter().filter(|(_, table)| !table.is_unused());
+        used.map(|(id, _)| *id).collect()
+    }
+
+    /// The lowest number that a stream has. It is that of the next record if the stream is empty.
+    pub fn first_lsn(&self, id: u64) -> Lsn {
+        self.tables.get(&id).map_or(Lsn::FIRST, Table::front)
+    }
+
+    /// The number of the next record of a stream.
+    pub fn next_lsn(&self, id: u64) -> Lsn {
+        self.tables.get(&id).map_or(Lsn::FIRST, Table::next)
+    }
+
+    /// Returns the records of a stream from `lsn` on, as copies. To begin with the first, pass
+    /// [`first_lsn`](Self::first_lsn). An error is the last item: [`Error::OutOfRange`] below the
+    /// first record, or that of a read.
+    pub fn iter_from(&self, id: u64, lsn: Lsn) -> StreamRecords<'_> {
+        let window = Window::new(BLOCK_BYTES as usize);
+        StreamRecords { view: self, id, next: lsn, window, member: None }
+    }
+}
+
+/// The records of a stream of a [`StreamView`], see [`StreamView::iter_from`].
+#[derive(Debug)]
+pub struct StreamRecords<'a> {
+    view: &'a StreamView,
+    id: u64,
+    /// The next record to return.
+    next: Lsn,
+    window: Window,
+    /// The segment that the window shows.
+    member: Option<&'a Member>,
+}
+
+impl StreamRecords<'_> {
+    /// Reads the next record, which is below the end of the stream.
+    fn read(&mut self) -> Result<Vec<u8>> {
+        let (view, id, lsn) = (self.view, self.id, self.next);
+        let (first, next) = (view.first_lsn(id), view.next_lsn(id));
+        let table = view.tables.get(&id);
+        let location = table.and_then(|table| table.get(lsn));
+        let location = location.ok_or(Error::OutOfRange { lsn, first, next })?;
+        let shown = self.member.filter(|member| member.header.number == location.segment);
+        if let Some(member) = shown
+            && let Some(record) = record_at(&self.window, member, location, (id, lsn))
+        {
+            return Ok(record.to_vec());
+        }
+        let member = view.log.member(location.segment).expect("the table names segments in use");
+        if let Some(old) = self.member.filter(|_| shown.is_none()) {
+            old.segment.was_read();
+        }
+        self.member = Some(member);
+        let locations = table.into_iter().flat_map(|table| table.from(lsn)).take(RECORDS_MAX);
+        let bytes = read_bytes(locations);
+        self.window.load(member.segment.as_ref(), location.offset.into(), bytes)?;
+        let record = record_at(&self.window, member, location, (id, lsn));
+        record.map(<[u8]>::to_vec).ok_or_else(|| {
+            let reason = format!("record {lsn} of stream {id} is not there any more");
+            Error::corrupt(member.segment.path(), location.offset.into(), reason)
+        })
+    }
+}
+
+impl Iterator for StreamRecords<'_> {
+    type Item = Result<(Lsn, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let end = self.view.next_lsn(self.id);
+        if self.next >= end {
+            return None;
+        }
+        let lsn = self.next;
+        let read = self.read();
+        self.next = if read.is_ok() { lsn.next() } else { end };
+        Some(read.map(|record| (lsn, record)))
+    }
+}
