@@ -149,13 +149,13 @@ impl Volume {
 
     /// Unmounts and mounts it again. Replays its log if it was not unmounted cleanly.
     pub fn remount(&mut self) -> io::Result<()> {
-        self.unmount()?;
+        self.end()?;
         self.mount()
     }
 
     /// Replaces it by a new and empty file system on the same device.
     pub fn renew(&mut self) -> io::Result<()> {
-        self.unmount()?;
+        self.end()?;
         make_fs(self.fs, self.device(), &[])?;
         self.mount()
     }
@@ -170,15 +170,14 @@ impl Volume {
     /// and restores the disk and the file system.
     pub fn power_cut(&mut self, keep: Keep) -> io::Result<()> {
         self.fuse_disk()?.power_cut(keep)?;
-        self.unmount()?;
+        self.end()?;
         self.fuse_disk()?.heal()?;
         self.mount()
     }
 
     /// Mounts the state after a power cut at this position of the recording ([`FuseDisk::replay`]).
     pub fn replay(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
-        self.unmount()?;
-        self.await_end()?;
+        self.end()?;
         self.fuse_disk()?.replay(cut, keep)?;
         self.forget_cached()?;
         self.mount()
@@ -187,16 +186,20 @@ impl Volume {
     /// Mounts the state after one more power cut, since the last replay
     /// ([`FuseDisk::replay_again`]).
     pub fn replay_again(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
-        self.unmount()?;
-        self.await_end()?;
+        self.end()?;
         self.fuse_disk()?.replay_again(cut, keep)?;
         self.forget_cached()?;
         self.mount()
     }
 
-    /// Waits until the file system has ended. A mount namespace of another program may be a copy of
-    /// this one and keep it. Then the next mount would show the old state.
-    fn await_end(&self) -> io::Result<()> {
+    /// Unmounts it, and waits until the file system has ended. A mount namespace of another program
+    /// may be a copy of this one and keep it. Then the next mount would show the old state, for
+    /// example of a file system that was shut down.
+    fn end(&mut self) -> io::Result<()> {
+        self.unmount()?;
+        if let Below::Memory { .. } = self.below {
+            return Ok(());
+        }
         retry(PATIENCE, || {
             File::options().read(true).custom_flags(libc::O_EXCL).open(self.device()).map(drop)
         })
@@ -217,7 +220,7 @@ impl Volume {
     /// deleted while they were open to e2fsck.
     pub fn repair(&mut self) -> io::Result<()> {
         self.remount()?;
-        self.unmount()?;
+        self.end()?;
         if matches!(self.fs, Fs::Ext4 | Fs::Ext4NoJournal | Fs::Ext3) {
             repair_fs(self.device())?;
         }
@@ -233,7 +236,7 @@ impl Volume {
             return Ok(());
         }
         self.remount()?;
-        self.unmount()?;
+        self.end()?;
         check_fs(self.fs, self.device())?;
         self.mount()
     }

@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -127,6 +128,46 @@ fn unmount_waits_for_the_last_file(fs_type: Fs) -> TrialResult {
     Ok(())
 }
 
+/// Keeps a copy of all mounts in a namespace of its own. Ends a while after a mount is gone from
+/// this one, or when `ended` says so.
+fn keep_mounts(mount_point: &Path, kept: &Sender<()>, ended: &Receiver<()>) {
+    // SAFETY: it changes the namespace of this thread, which ends soon.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0, "root may");
+    let (none, flags) = (std::ptr::null(), libc::MS_PRIVATE | libc::MS_REC);
+    // SAFETY: the kernel reads a NUL-terminated string.
+    let changed = unsafe { libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) };
+    assert_eq!(changed, 0, "root may");
+    kept.send(()).expect("the trial waits");
+    let mounts = format!("/proc/{}/mounts", std::process::id());
+    let mut looks_left = 50;
+    while looks_left > 0 && ended.recv_timeout(Duration::from_millis(10)).is_err() {
+        let mounts = fs::read_to_string(&mounts).expect("it can be read");
+        looks_left -= i32::from(!mounts.contains(&*mount_point.to_string_lossy()));
+    }
+}
+
+/// The next mount was of the file system that the namespace of another program kept. After a power
+/// cut each of its files was an error.
+fn a_remount_showed_what_another_namespace_kept(fs_type: Fs) -> TrialResult {
+    let mut volume = Volume::new(fs_type, SIZE_MIN)?;
+    let path = volume.path().join("file");
+    fs::write(&path, "x")?;
+    File::open(&path)?.sync_all()?;
+    let (kept, is_kept) = mpsc::channel();
+    let (end, ended) = mpsc::channel();
+    thread::scope(|scope| {
+        let mount_point = volume.path().to_owned();
+        scope.spawn(move || keep_mounts(&mount_point, &kept, &ended));
+        is_kept.recv()?;
+        volume.shutdown()?;
+        volume.remount()?;
+        let content = fs::read(&path);
+        let _ = end.send(());
+        assert_eq!(content?, b"x");
+        Ok(())
+    })
+}
+
 fn trials() -> Vec<Trial> {
     [
         lab_trials("directories_are_fresh_and_removed", directories_are_fresh_and_removed),
@@ -153,6 +194,11 @@ fn trials() -> Vec<Trial> {
             "shutdown_loses_what_was_not_synced",
             Fs::shuts_down,
             shutdown_loses_what_was_not_synced,
+        ),
+        volume_trials_where(
+            "a_remount_showed_what_another_namespace_kept",
+            Fs::shuts_down,
+            a_remount_showed_what_another_namespace_kept,
         ),
         volume_trials("dropped_volume_leaves_nothing", dropped_volume_leaves_nothing),
         volume_trials("unmount_waits_for_the_last_file", unmount_waits_for_the_last_file),
