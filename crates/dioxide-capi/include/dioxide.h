@@ -144,7 +144,8 @@ struct dioxide_file;
 struct dioxide_log;
 
 /**
- * A position in a write-ahead log that moves from record to record. One thread at a time uses it.
+ * A position in a write-ahead log, or in a stream, that moves from record to record. One thread at
+ * a time uses it.
  */
 struct dioxide_log_iter;
 
@@ -152,6 +153,16 @@ struct dioxide_log_iter;
  * Operations of one thread, many in flight at a time.
  */
 struct dioxide_queue;
+
+/**
+ * A stream of an open log: a log of its own, with numbers of its own. Threads share it.
+ */
+struct dioxide_stream;
+
+/**
+ * A log of streams that is open. Threads share it.
+ */
+struct dioxide_stream_log;
 
 /**
  * Receives a message: a level, one line of text without an end of line, and the argument of
@@ -1917,7 +1928,7 @@ int dioxide_log_follow(struct dioxide_log *log, int64_t lsn, struct dioxide_log_
  * # Errors
  *
  * - ERANGE: the record was removed by `dioxide_log_truncate_front`, or by `retain_bytes` or
- *   `retain_age_ms`.
+ *   `retain_age_ms`; or by `dioxide_stream_truncate_front`.
  * - EUCLEAN: the record was damaged since it was written.
  * - EBADF: the log was opened by the process that this one was forked from. Or it was closed, and
  *   the record is not there any more.
@@ -1977,6 +1988,435 @@ int dioxide_log_iter_close(struct dioxide_log_iter *iter);
  * `log` is open; `stats` has as many bytes as its size says.
  */
 int dioxide_log_stats(struct dioxide_log *log, struct dioxide_log_stats *stats);
+
+/**
+ * Opens the log of streams in the directory `path`, or on a block device, and creates it if it is
+ * missing. `options` may be NULL for the defaults.
+ *
+ * All streams share the segments of one log. So one write and one flush carry the records of all
+ * that wait. Each stream is as a log of `dioxide_log_open`: for raft groups, shards and topics. A
+ * stream that rests keeps no old segment, because a thread copies its records forward.
+ *
+ * After a crash each stream has every acknowledged record, as with `dioxide_log_open`.
+ *
+ * # Return value
+ *
+ * 0 with a handle in `*log`, to be closed by `dioxide_stream_log_close`; or a negative errno with
+ * NULL there.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_open`. EINVAL: also for a log without streams, a device with fewer than 5
+ * segments, and with `retain_bytes`, `retain_age_ms` or DIOXIDE_LOG_READ_UNSYNCED.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_open`.
+ *
+ * # Safety
+ *
+ * As `dioxide_log_open`.
+ */
+int dioxide_stream_log_open(const char *path,
+                            const struct dioxide_log_options *options,
+                            struct dioxide_stream_log **log);
+
+/**
+ * Makes a handle of the stream with the number `id`, any number. A stream begins with its first
+ * record, so this writes nothing.
+ *
+ * # Return value
+ *
+ * 0 with a handle in `*stream`, to be closed by `dioxide_stream_close`; or a negative errno with
+ * NULL there.
+ *
+ * # Errors
+ *
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: a pointer is NULL.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open; `stream` has room for a pointer.
+ */
+int dioxide_stream_open(struct dioxide_stream_log *log,
+                        uint64_t id,
+                        struct dioxide_stream **stream);
+
+/**
+ * Writes the numbers of the streams that are in use to `ids`, in order, up to `count` of them. A
+ * stream that was removed is not in use.
+ *
+ * # Return value
+ *
+ * The number of streams in use, which may be above `count`; or a negative errno.
+ *
+ * # Errors
+ *
+ * - EBADF: `log` was opened by the process that this one was forked from.
+ * - EINVAL: `log` is NULL, or `ids` is NULL with a `count` above 0.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open; `ids` has room for `count` numbers.
+ */
+int64_t dioxide_stream_log_ids(struct dioxide_stream_log *log, uint64_t *ids, size_t count);
+
+/**
+ * Appends `count` records to streams of the log as one atomic batch: after a crash all of them are
+ * there, or none. Record `records[i]` belongs to `streams[i]`. Records of one stream have the
+ * order of the list.
+ *
+ * Everything else is as with `dioxide_log_append`.
+ *
+ * # Return value
+ *
+ * 0, with the LSN of each record in its stream in `lsns`, unless that is NULL. Or a negative
+ * errno, with `lsns` unchanged.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_append_all`. EINVAL: also for a stream that is NULL or of another log, and if
+ * `streams` is NULL with a `count` above 0.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` and the streams are open. `streams`, `records` and, unless NULL, `lsns` have `count`
+ * members. The memory of the records does not change during the call.
+ */
+int dioxide_stream_log_append_all(struct dioxide_stream_log *log,
+                                  struct dioxide_stream *const *streams,
+                                  const struct iovec *records,
+                                  size_t count,
+                                  int64_t *lsns);
+
+/**
+ * Makes all records of all streams stable that were acknowledged before the call. For a log with
+ * DIOXIDE_LOG_ON_SYNC; otherwise they are stable already.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_sync`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `log` is open.
+ */
+int dioxide_stream_log_sync(struct dioxide_stream_log *log);
+
+/**
+ * Writes the records in flight, and closes the log for all of its streams, as `dioxide_log_close`.
+ * Streams and iterators stay, and are closed separately.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno. The handle is invalid in either case, and must not be used again, not
+ * even to be closed.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_close`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_close`.
+ *
+ * # Safety
+ *
+ * `log` is open, and has no other user.
+ */
+int dioxide_stream_log_close(struct dioxide_stream_log *log);
+
+/**
+ * Appends `length` bytes of `data` as one record of a stream. Records of all streams that are
+ * appended at the same time share a write and a flush. On return the record has the guarantees of
+ * `dioxide_log_append`.
+ *
+ * # Return value
+ *
+ * The LSN of the record in its stream, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_append`. EBADF: also if the log was closed.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open; `data` has `length` bytes that do not change during the call.
+ */
+int64_t dioxide_stream_append(struct dioxide_stream *stream, const void *data, size_t length);
+
+/**
+ * Appends `count` records to a stream as one atomic batch, as `dioxide_log_append_all`. For
+ * records of several streams see `dioxide_stream_log_append_all`.
+ *
+ * # Return value
+ *
+ * As `dioxide_log_append_all`.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_append_all`. EBADF: also if the log was closed.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open; `records` has `count` members, each with memory that does not change during
+ * the call.
+ */
+int64_t dioxide_stream_append_all(struct dioxide_stream *stream,
+                                  const struct iovec *records,
+                                  size_t count);
+
+/**
+ * Reads the record `lsn` of a stream into `into`, up to `length` bytes of it. A `length` of 0
+ * returns the size of the record. Readers see a record once it is stable.
+ *
+ * # Return value
+ *
+ * As `dioxide_log_read`.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_read`. ERANGE: the record was removed by `dioxide_stream_truncate_front`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open; `into` has `length` bytes, exclusive to the caller.
+ */
+int64_t dioxide_stream_read(struct dioxide_stream *stream, int64_t lsn, void *into, size_t length);
+
+/**
+ * Removes all records of a stream below `lsn`, as `dioxide_log_truncate_front`.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_truncate_front`. ENOSPC: two segments are in reserve for truncations, so this
+ * works while the log is full.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open.
+ */
+int dioxide_stream_truncate_front(struct dioxide_stream *stream, int64_t lsn);
+
+/**
+ * Removes the record `lsn` of a stream and all above it, as `dioxide_log_truncate_back`.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_truncate_back`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open.
+ */
+int dioxide_stream_truncate_back(struct dioxide_stream *stream, int64_t lsn);
+
+/**
+ * Removes a stream with all of its records. Its next record has the LSN 1. On return the removal
+ * is durable. After an error, or a crash before the return, the stream is as before or removed.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * As `dioxide_stream_truncate_front`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open.
+ */
+int dioxide_stream_remove(struct dioxide_stream *stream);
+
+/**
+ * The lowest LSN that a stream has: that of the next record if it is empty.
+ *
+ * # Return value
+ *
+ * The LSN, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EBADF: the log was opened by the process that this one was forked from.
+ * - EINVAL: `stream` is NULL.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open.
+ */
+int64_t dioxide_stream_first_lsn(struct dioxide_stream *stream);
+
+/**
+ * The LSN that the next record of a stream gets.
+ *
+ * # Return value
+ *
+ * The LSN, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EBADF: the log was opened by the process that this one was forked from.
+ * - EINVAL: `stream` is NULL.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open.
+ */
+int64_t dioxide_stream_next_lsn(struct dioxide_stream *stream);
+
+/**
+ * The LSN behind the last stable record of a stream: all below it are stable.
+ *
+ * # Return value
+ *
+ * The LSN, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EBADF: the log was opened by the process that this one was forked from.
+ * - EINVAL: `stream` is NULL.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open.
+ */
+int64_t dioxide_stream_stable_lsn(struct dioxide_stream *stream);
+
+/**
+ * Makes an iterator over the records of a stream from `lsn` on, as `dioxide_log_iter_from`.
+ * `dioxide_log_next` and `dioxide_log_iter_close` take it.
+ *
+ * # Return value
+ *
+ * As `dioxide_log_iter_from`.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_iter_from`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open; `iter` has room for a pointer.
+ */
+int dioxide_stream_iter_from(struct dioxide_stream *stream,
+                             int64_t lsn,
+                             struct dioxide_log_iter **iter);
+
+/**
+ * Makes an iterator over the records of a stream from `lsn` on that waits for each next one, as
+ * `dioxide_log_follow`.
+ *
+ * # Return value
+ *
+ * As `dioxide_log_iter_from`.
+ *
+ * # Errors
+ *
+ * As `dioxide_log_iter_from`.
+ *
+ * # Thread safety
+ *
+ * As `dioxide_log_append`.
+ *
+ * # Safety
+ *
+ * `stream` is open; `iter` has room for a pointer.
+ */
+int dioxide_stream_follow(struct dioxide_stream *stream,
+                          int64_t lsn,
+                          struct dioxide_log_iter **iter);
+
+/**
+ * Closes a handle of a stream. The stream, its log and its iterators stay.
+ *
+ * # Return value
+ *
+ * 0, or a negative errno.
+ *
+ * # Errors
+ *
+ * - EINVAL: `stream` is NULL.
+ *
+ * # Thread safety
+ *
+ * Any thread, while no other one is in a call with this handle. The child of a fork may close it,
+ * to free the memory.
+ *
+ * # Safety
+ *
+ * `stream` is not closed, and has no other user.
+ */
+int dioxide_stream_close(struct dioxide_stream *stream);
 
 #ifdef __cplusplus
 }  // extern "C"

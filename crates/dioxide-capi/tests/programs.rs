@@ -357,7 +357,8 @@ fn trials() -> Vec<Trial> {
             the_manual_is_rendered_without_a_warning,
         ),
     ];
-    for name in ["calls", "errors", "queue", "fork", "write_ahead", "write_ahead_errors"] {
+    for name in ["calls", "errors", "queue", "fork", "streams", "write_ahead", "write_ahead_errors"]
+    {
         trials.extend(lab_trials_where(name, grows_ahead, move |dir| plain(name, &dir)));
         let ext4 = |fs| (fs == Fs::Ext4).then_some(()).ok_or("one file system will do");
         trials.extend(lab_trials_where(&format!("{name}_under_valgrind"), ext4, move |dir| {

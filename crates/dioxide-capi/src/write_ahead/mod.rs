@@ -3,6 +3,7 @@
 pub mod options;
 pub mod reader;
 pub mod stats;
+pub mod streams;
 
 use self::options::{dioxide_log_options, wanted};
 use crate::args::{

@@ -3,18 +3,27 @@
 use super::{Process, dioxide_log, log_of, lsn_of};
 use crate::args::{exclusive, give, give_handle, signed, take_handle};
 use crate::error::{Result, answer};
-use ::dioxide_log::{Follow, Iter, Record};
+use ::dioxide_log::{Follow, Iter, Record, StreamFollow, StreamIter};
 use std::ffi::{c_int, c_void};
 
-/// A position in a write-ahead log that moves from record to record. One thread at a time uses it.
+/// A position in a write-ahead log, or in a stream, that moves from record to record. One thread at
+/// a time uses it.
 pub struct dioxide_log_iter {
     reader: Reader,
     owner: Process,
 }
 
-enum Reader {
+impl dioxide_log_iter {
+    pub(super) fn new(reader: Reader) -> Self {
+        Self { reader, owner: Process::current() }
+    }
+}
+
+pub(super) enum Reader {
     Iter(Iter),
     Follow(Follow),
+    OfStream(StreamIter),
+    FollowStream(StreamFollow),
 }
 
 impl Reader {
@@ -22,6 +31,8 @@ impl Reader {
         match self {
             Self::Iter(iter) => Iter::next(iter),
             Self::Follow(follow) => follow.next(),
+            Self::OfStream(iter) => StreamIter::next(iter),
+            Self::FollowStream(follow) => follow.next(),
         }
     }
 }
@@ -57,8 +68,8 @@ pub unsafe extern "C" fn dioxide_log_iter_from(
         // SAFETY: as the caller promises.
         unsafe {
             give_handle(iter, "iter", || {
-                let reader = Reader::Iter(log_of(log)?.iter_from(lsn_of(lsn)?));
-                Ok(dioxide_log_iter { reader, owner: Process::current() })
+                let iter = log_of(log)?.iter_from(lsn_of(lsn)?);
+                Ok(dioxide_log_iter::new(Reader::Iter(iter)))
             })?;
         }
         Ok(0)
@@ -93,8 +104,8 @@ pub unsafe extern "C" fn dioxide_log_follow(
         // SAFETY: as the caller promises.
         unsafe {
             give_handle(iter, "iter", || {
-                let reader = Reader::Follow(log_of(log)?.follow(lsn_of(lsn)?));
-                Ok(dioxide_log_iter { reader, owner: Process::current() })
+                let follow = log_of(log)?.follow(lsn_of(lsn)?);
+                Ok(dioxide_log_iter::new(Reader::Follow(follow)))
             })?;
         }
         Ok(0)
@@ -115,7 +126,7 @@ pub unsafe extern "C" fn dioxide_log_follow(
 /// # Errors
 ///
 /// - ERANGE: the record was removed by `dioxide_log_truncate_front`, or by `retain_bytes` or
-///   `retain_age_ms`.
+///   `retain_age_ms`; or by `dioxide_stream_truncate_front`.
 /// - EUCLEAN: the record was damaged since it was written.
 /// - EBADF: the log was opened by the process that this one was forked from. Or it was closed, and
 ///   the record is not there any more.
