@@ -263,3 +263,14 @@ fn an_append_knows_its_number_before_its_end() {
     log.wait(Lsn(3)).unwrap();
     log.close().unwrap();
 }
+
+/// It failed late, and left a file in the working directory.
+#[test]
+fn an_empty_path_left_a_lock() {
+    assert!(matches!(Log::open(""), Err(Error::Options(_))));
+    assert!(matches!(dioxide_log::LogSet::open(""), Err(Error::Options(_))));
+    assert!(matches!(LogOptions::new().create(false).open(""), Err(Error::Missing { .. })));
+    for name in ["lock", "pool"] {
+        assert!(!std::path::Path::new(name).exists(), "{name}");
+    }
+}

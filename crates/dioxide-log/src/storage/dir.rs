@@ -407,6 +407,9 @@ pub(super) fn remove_if_there(path: &Path) -> Result<()> {
 /// Each is stable before the next one is made. So only the lowest one that is there may not be: an
 /// earlier call made it, and failed or was killed.
 pub(super) fn create_dirs(path: &Path, steps: &dyn Steps) -> Result<()> {
+    if path == Path::new("") {
+        return Err(Error::Options("the path is empty".into()));
+    }
     let missing = path.ancestors().take_while(|dir| *dir != Path::new("") && !dir.exists());
     let missing: Vec<_> = missing.collect();
     let there = path.ancestors().nth(missing.len()).filter(|dir| dir.parent().is_some());
