@@ -1100,6 +1100,15 @@ impl State {
         self.chain.get(1).is_some_and(|next| next.header.first <= front)
     }
 
+    /// The batch whose outcome is that of everything that was added.
+    pub fn latest(&self) -> Arc<Ticket> {
+        match &self.in_flight {
+            _ if !self.batch.is_empty() => self.ticket.clone(),
+            Some(ticket) => ticket.clone(),
+            None => Ticket::done(),
+        }
+    }
+
     /// Whether more segments are free than the log keeps. It keeps those that it needs soon.
     pub fn has_surplus(&self, options: &LogOptions) -> bool {
         let soon = options.left_by(Purpose::Records) + usize::from(self.is_half_full());

@@ -2,7 +2,8 @@
 
 use dioxide_log::storage::memory::{Faults, Memory};
 use dioxide_log::{
-    Durability, Error, Log, LogOptions, Lsn, Stream, StreamFollow, StreamIter, StreamLog,
+    Durability, Error, Log, LogOptions, Lsn, Stream, StreamChange, StreamFollow, StreamIter,
+    StreamLog,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -255,6 +256,27 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => thread::park(),
         }
     }
+}
+
+/// The second truncation changed nothing, and was ready while the first one was in flight.
+#[test]
+fn a_truncation_that_another_task_makes_is_stable_when_it_is_ready() {
+    let log = small().open_streams_storage(Arc::new(Memory::default())).unwrap();
+    let stream = log.stream(1);
+    let now = &mut Context::from_waker(Waker::noop());
+    for _ in 0..200 {
+        let first = stream.append_all(&[b"a", b"b", b"c"]).unwrap();
+        let (front, back) = (Lsn(first.0 + 1), Lsn(first.0 + 2));
+        for (change, lsn) in [
+            (Stream::truncate_front_async as fn(&Stream, Lsn) -> StreamChange, front),
+            (Stream::truncate_back_async, back),
+        ] {
+            let mut makes = pin!(change(&stream, lsn));
+            block_on(change(&stream, lsn)).unwrap();
+            assert!(makes.as_mut().poll(now).is_ready(), "it is still in flight");
+        }
+    }
+    log.close().unwrap();
 }
 
 #[test]

@@ -422,8 +422,11 @@ impl Core {
     ) -> Result<Arc<Ticket>> {
         self.writer().start_driver()?;
         let ticket = self.change(stream, change)?;
-        self.writer().give_away(self.writer().lock());
-        Ok(ticket.unwrap_or_else(Ticket::done))
+        let state = self.writer().lock();
+        // If they stay, another task may have changed them, and still wait.
+        let ticket = ticket.unwrap_or_else(|| state.latest());
+        self.writer().give_away(state);
+        Ok(ticket)
     }
 
     fn change(
