@@ -95,6 +95,9 @@ impl Stage {
         let log = dioxide_log::Log::open(dir.path().join("data/log")).unwrap();
         log.append(b"a record").unwrap();
         log.close().unwrap();
+        let log = dioxide_log::StreamLog::open(dir.path().join("data/streams")).unwrap();
+        log.stream(7).append(b"a record").unwrap();
+        log.close().unwrap();
         // Only a lab has loop devices.
         let device = |name: &str| {
             let image = dir.path().join(name);

@@ -60,6 +60,15 @@ fn lsn_of(number: i64) -> Result<Lsn> {
     }
 }
 
+/// Copies a record as far as there is room. Returns its size.
+fn hand_out(record: Option<Vec<u8>>, lsn: i64, into: &mut [u8]) -> Result<i64> {
+    let later = || Failure::Here(libc::EAGAIN, format!("record {lsn} is not stable yet"));
+    let record = record.ok_or_else(later)?;
+    let copied = record.len().min(into.len());
+    into[..copied].copy_from_slice(&record[..copied]);
+    Ok(signed(record.len() as u64))
+}
+
 /// Opens the write-ahead log in the directory `path`, or on a block device, and creates it if it is
 /// missing. `options` may be NULL for the defaults.
 ///
@@ -328,11 +337,7 @@ pub unsafe extern "C" fn dioxide_log_read(
     answer("dioxide_log_read", || {
         // SAFETY: as the caller promises. The bytes are only written.
         let (log, into) = unsafe { (log_of(log)?, &mut *bytes_mut(into.cast(), length)?) };
-        let later = || Failure::Here(libc::EAGAIN, format!("record {lsn} is not stable yet"));
-        let record = log.read(lsn_of(lsn)?)?.ok_or_else(later)?;
-        let copied = record.len().min(length);
-        into[..copied].copy_from_slice(&record[..copied]);
-        Ok(signed(record.len() as u64))
+        hand_out(log.read(lsn_of(lsn)?)?, lsn, into)
     })
 }
 

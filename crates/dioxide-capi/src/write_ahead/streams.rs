@@ -2,11 +2,11 @@
 
 use super::options::{dioxide_log_options, wanted};
 use super::reader::{Reader, dioxide_log_iter};
-use super::{Process, lsn_of};
+use super::{Process, hand_out, lsn_of};
 use crate::args::{
     all_shared, bytes, bytes_mut, give_handle, path as path_of, shared, signed, slices, take_handle,
 };
-use crate::error::{Failure, Result, answer, invalid};
+use crate::error::{Result, answer, invalid};
 use ::dioxide_log::{Stream, StreamLog};
 use libc::iovec;
 use std::ffi::{c_char, c_int, c_void};
@@ -367,11 +367,7 @@ pub unsafe extern "C" fn dioxide_stream_read(
     answer("dioxide_stream_read", || {
         // SAFETY: as the caller promises. The bytes are only written.
         let (stream, into) = unsafe { (stream_of(stream)?, &mut *bytes_mut(into.cast(), length)?) };
-        let later = || Failure::Here(libc::EAGAIN, format!("record {lsn} is not stable yet"));
-        let record = stream.read(lsn_of(lsn)?)?.ok_or_else(later)?;
-        let copied = record.len().min(length);
-        into[..copied].copy_from_slice(&record[..copied]);
-        Ok(signed(record.len() as u64))
+        hand_out(stream.read(lsn_of(lsn)?)?, lsn, into)
     })
 }
 
