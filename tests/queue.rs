@@ -905,7 +905,7 @@ fn a_dropped_queue_keeps_its_buffers_until_the_disk_has_them(fs: Fs, _: Way) -> 
     end.recv_timeout(PATIENCE).map_err(|_| "it never ends")?;
     assert_eq!(file.len()?, start + 16 * BLOCK_BYTES);
     file.close()?;
-    rustix::fs::sync();
+    volume.sync()?;
     assert!(
         !finds_poison(disk(&volume))?,
         "a buffer was freed while the disk was still to have it"
@@ -970,7 +970,7 @@ fn buffers_come_back_from_a_disk_that_fails(fs: Fs, way: Way) -> TrialResult {
     append_many(&file, 9, 40);
     file.sync_data()?;
     thread::sleep(Duration::from_millis(300));
-    rustix::fs::sync();
+    volume.sync()?;
     let mut lent = Lent::new(way);
     disk(&volume).fail_write_range(0..u64::MAX, 1, libc::EIO)?;
     let failed: Vec<_> = (0..8).map(|n| lent.append(&file, record(1, n, 2))).collect();

@@ -181,7 +181,7 @@ fn a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left(fs: Fs) ->
     let other = OtherMount::of(&volume)?;
     let path = volume.path().join("log");
     let (file, records) = durable_file(&path)?;
-    rustix::fs::sync();
+    volume.sync()?;
     file.write_at(&record(5, 0, 1), 0)?;
     disk(&volume).fail_flush(1, libc::EIO)?;
     let cause = first_cause(file.sync_data());
@@ -210,7 +210,7 @@ fn a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left(fs: Fs) ->
 fn a_wedged_file_system_takes_no_new_files(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let (file, _) = durable_file(&volume.path().join("log"))?;
-    rustix::fs::sync();
+    volume.sync()?;
     file.write_at(&record(5, 0, 1), 0)?;
     disk(&volume).fail_flush(1, libc::EIO)?;
     let cause = first_cause(file.sync_data());
@@ -401,7 +401,7 @@ fn fail_an_append(
     let records = append_many(&file, 1, 10);
     file.sync_data()?;
     wait_until_grown(&path)?;
-    rustix::fs::sync();
+    volume.sync()?;
     let failed_before = disk(volume).stats()?.failed_writes;
     disk(volume).fail_write_range(WHOLE_DISK, 1, libc::EIO)?;
     let error = append(&file, 2, 0, 1).expect_err("its write failed");
@@ -458,7 +458,7 @@ fn a_failed_rewrite_of_the_last_block_harms_no_record(fs: Fs) -> TrialResult {
             .collect::<Result<_, _>>()?;
         file.sync_data()?;
         wait_until_grown(&path)?;
-        rustix::fs::sync();
+        volume.sync()?;
         disk(&volume).fail_write_range(WHOLE_DISK, 1, libc::EIO)?;
         assert_eq!(refusal(append_frame(&file, frame(30, len))), ErrorKind::Os(libc::EIO));
         disk(&volume).heal()?;
@@ -548,7 +548,7 @@ fn a_failed_overwrite_fails_its_caller_only(fs: Fs) -> TrialResult {
         let path = volume.path().join(format!("{durability:?}"));
         let (file, records) = durable_file(&path)?;
         let strict = writable().durability(durability).open(&path)?;
-        rustix::fs::sync();
+        volume.sync()?;
         disk(&volume).fail_write_range(WHOLE_DISK, 1, libc::EIO)?;
         assert_eq!(refusal(file.write_at(&record(5, 0, 1), 0)), ErrorKind::Os(libc::EIO));
         disk(&volume).heal()?;
@@ -705,7 +705,7 @@ fn a_stale_page_cache_and_a_failed_flush_differ_for_a_witness(fs: Fs) -> TrialRe
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("file");
     fs::write(&path, vec![0; DIRTY_BYTES])?;
-    rustix::fs::sync();
+    volume.sync()?;
     let direct = fs::File::options().write(true).custom_flags(libc::O_DIRECT).open(&path)?;
     let witness = fs::File::open(&path)?;
     let block = record(1, 0, (DIRTY_BYTES / BLOCK) as u64);

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::command::{self, TOOL_LIMIT};
@@ -28,6 +29,7 @@ const STUCK: Duration = Duration::from_secs(5);
 /// A mounted file system. Close every file on it before it is unmounted, remounted or checked.
 pub struct Volume {
     fs: Fs,
+    is_shut_down: AtomicBool,
     mount: Option<Mount>,
     mount_point: PathBuf,
     below: Below,
@@ -91,7 +93,8 @@ impl Volume {
     }
 
     fn format(fs: Fs, mount_point: PathBuf, below: Below, mkfs: &[&str]) -> io::Result<Volume> {
-        let mut volume = Volume { fs, mount: None, mount_point, below };
+        let is_shut_down = AtomicBool::new(false);
+        let mut volume = Volume { fs, is_shut_down, mount: None, mount_point, below };
         make_fs(fs, volume.device(), mkfs)?;
         volume.mount()?;
         if fs == Fs::BtrfsNocow {
@@ -149,20 +152,30 @@ impl Volume {
 
     /// Unmounts and mounts it again. Replays its log if it was not unmounted cleanly.
     pub fn remount(&mut self) -> io::Result<()> {
-        self.end()?;
+        match self.is_shut_down.swap(false, Relaxed) {
+            true => self.end()?,
+            false => self.unmount()?,
+        }
         self.mount()
     }
 
     /// Replaces it by a new and empty file system on the same device.
     pub fn renew(&mut self) -> io::Result<()> {
-        self.end()?;
+        self.unmount()?;
         make_fs(self.fs, self.device(), &[])?;
         self.mount()
+    }
+
+    /// Writes everything that it has in memory. A sync of all file systems would meet the faults of
+    /// other trials.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.mount_point)?)?)
     }
 
     /// Shuts the file system down as a crash would, without flushing its log. [`Volume::remount`]
     /// brings it back. The disk below loses no written block.
     pub fn shutdown(&self) -> io::Result<()> {
+        self.is_shut_down.store(true, Relaxed);
         files::shutdown(&self.mount_point)
     }
 
@@ -197,9 +210,6 @@ impl Volume {
     /// example of a file system that was shut down.
     fn end(&mut self) -> io::Result<()> {
         self.unmount()?;
-        if let Below::Memory { .. } = self.below {
-            return Ok(());
-        }
         retry(PATIENCE, || {
             File::options().read(true).custom_flags(libc::O_EXCL).open(self.device()).map(drop)
         })
@@ -220,7 +230,7 @@ impl Volume {
     /// deleted while they were open to e2fsck.
     pub fn repair(&mut self) -> io::Result<()> {
         self.remount()?;
-        self.end()?;
+        self.unmount()?;
         if matches!(self.fs, Fs::Ext4 | Fs::Ext4NoJournal | Fs::Ext3) {
             repair_fs(self.device())?;
         }
@@ -236,7 +246,7 @@ impl Volume {
             return Ok(());
         }
         self.remount()?;
-        self.end()?;
+        self.unmount()?;
         check_fs(self.fs, self.device())?;
         self.mount()
     }

@@ -1,7 +1,9 @@
 //! Self test of the lab: its directories and disk, extents and marker, throw-away volumes.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -128,22 +130,23 @@ fn unmount_waits_for_the_last_file(fs_type: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Keeps a copy of all mounts in a namespace of its own. Ends a while after a mount is gone from
-/// this one, or when `ended` says so.
-fn keep_mounts(mount_point: &Path, kept: &Sender<()>, ended: &Receiver<()>) {
-    // SAFETY: it changes the namespace of this thread, which ends soon.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0, "root may");
-    let (none, flags) = (std::ptr::null(), libc::MS_PRIVATE | libc::MS_REC);
-    // SAFETY: the kernel reads a NUL-terminated string.
-    let changed = unsafe { libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) };
-    assert_eq!(changed, 0, "root may");
+/// Keeps a copy of a mount, as another namespace does. Ends a while after the mount is gone, or
+/// when `ended` says so.
+fn keep_mount(mount_point: &Path, kept: &Sender<()>, ended: &Receiver<()>) {
+    let path = CString::new(mount_point.as_os_str().as_bytes()).expect("a path");
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
+    // SAFETY: the kernel reads a NUL-terminated string, and returns a descriptor.
+    let copy = unsafe {
+        let copy = libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags);
+        OwnedFd::from_raw_fd(i32::try_from(copy).ok().filter(|fd| *fd >= 0).expect("root may"))
+    };
     kept.send(()).expect("the trial waits");
-    let mounts = format!("/proc/{}/mounts", std::process::id());
     let mut looks_left = 50;
     while looks_left > 0 && ended.recv_timeout(Duration::from_millis(10)).is_err() {
-        let mounts = fs::read_to_string(&mounts).expect("it can be read");
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("it can be read");
         looks_left -= i32::from(!mounts.contains(&*mount_point.to_string_lossy()));
     }
+    drop(copy);
 }
 
 /// The next mount was of the file system that the namespace of another program kept. After a power
@@ -157,7 +160,7 @@ fn a_remount_showed_what_another_namespace_kept(fs_type: Fs) -> TrialResult {
     let (end, ended) = mpsc::channel();
     thread::scope(|scope| {
         let mount_point = volume.path().to_owned();
-        scope.spawn(move || keep_mounts(&mount_point, &kept, &ended));
+        scope.spawn(move || keep_mount(&mount_point, &kept, &ended));
         is_kept.recv()?;
         volume.shutdown()?;
         volume.remount()?;
