@@ -1,19 +1,20 @@
-//! Readers beside a writer in another process, at chosen moments. This program replaces pread(2),
-//! which the library calls.
+//! Readers beside a writer in another process or in this one, at chosen moments. This program
+//! replaces pread(2), which the library calls.
 
 mod common;
 
 use common::*;
-use dioxide::{Buffer, Durability, File, Queue};
+use dioxide::{Buffer, Durability, File, Growth, Queue};
 use dioxide_testkit::child::{self, Acks, Child};
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const BLOCKS: u64 = 16;
@@ -114,6 +115,8 @@ struct Around {
 }
 
 thread_local! {
+    /// What this thread does before its next call.
+    static BEFORE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     static AROUND: RefCell<Option<Around>> = const { RefCell::new(None) };
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
@@ -135,6 +138,9 @@ fn carry_out(of: fn(&Around) -> &Vec<Order>) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pread(fd: i32, into: *mut libc::c_void, len: usize, offset: i64) -> isize {
     carry_out(|around| &around.before);
+    if let Some(deed) = BEFORE.take() {
+        deed();
+    }
     // SAFETY: as the caller promises.
     let read = unsafe { libc::syscall(libc::SYS_pread64, fd, into, len, offset) } as isize;
     carry_out(|around| &around.behind);
@@ -259,6 +265,44 @@ fn a_read_of_a_queue_is_repeated_after_a_truncate(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// The bytes that readers of this process find: the length, by a call, by a queue.
+fn found(reader: &File, queue: &Queue) -> [u64; 3] {
+    let mut into = Buffer::zeroed(2 * BLOCK);
+    let read = reader.read_at(&mut into, 0).expect("it can be read");
+    queue.read_at(reader, into, 0, 0).expect("there is room");
+    let done = queue.reap(1).next().expect("it was submitted");
+    [reader.len().expect("it has a length"), read as u64, done.result.expect("it can be read")]
+}
+
+const GROWTHS: [Growth; 2] = [Growth::Unwritten, Growth::None];
+
+/// The file was opened for writing after a read began. The next attempt found whole blocks.
+fn a_reader_in_the_process_of_the_writer_met_zeros_past_the_end(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    for growth in GROWTHS {
+        fs::write(&path, [1; 100])?;
+        let (reader, queue, writer) = (File::open(&path)?, Queue::new(1), Rc::new(OnceCell::new()));
+        let open_and_append = {
+            let (path, writer) = (path.clone(), writer.clone());
+            move || {
+                let file = writable().growth(growth).open(path).expect("it opens");
+                file.append(&[2; 50]).expect("it can be appended to");
+                writer.set(file).expect("it is opened once");
+            }
+        };
+        queue.read_at(&reader, Buffer::zeroed(2 * BLOCK), 0, 0).map_err(|it| it.to_string())?;
+        queue.submit();
+        BEFORE.set(Some(Box::new(open_and_append)));
+        let mut into = Buffer::zeroed(2 * BLOCK);
+        assert_eq!(reader.read_at(&mut into, 0)?, 150, "{growth:?}");
+        let done = queue.reap(1).next().expect("it was submitted");
+        assert!([100, 150].contains(&done.result?), "{growth:?}");
+        assert_eq!(found(&reader, &queue), [150; 3], "{growth:?}");
+        Rc::into_inner(writer).and_then(OnceCell::into_inner).expect("it was opened").close()?;
+    }
+    Ok(())
+}
+
 /// A reader succeeds beside a program that writes without markers.
 fn a_file_that_is_written_without_growth_is_read(dir: TestDir) -> TrialResult {
     let path = dir.join("plain");
@@ -290,6 +334,7 @@ fn trials() -> Vec<Trial> {
         a_file_that_is_closed_and_opened_meanwhile_is_read_again,
         a_whole_life_of_a_file_within_a_read_is_noticed,
         a_read_of_a_queue_is_repeated_after_a_truncate,
+        a_reader_in_the_process_of_the_writer_met_zeros_past_the_end,
         a_file_that_is_written_without_growth_is_read,
     ];
     let grown = where_files_grow

@@ -3,7 +3,7 @@
 
 use crate::backend::{Backend, Stamps};
 use crate::engine::process::Process;
-use crate::engine::registry::Key;
+use crate::engine::registry::{Key, Writer};
 use crate::engine::{self, Engine, recover};
 use crate::error::{Error, Operation, Result};
 use crate::os_error;
@@ -30,6 +30,23 @@ struct View {
     len: u64,
     /// The stamps at that time. Used only without a marker of the file's own.
     stamps: Stamps,
+    /// The engine of this process that was closing the file.
+    closing: Option<Arc<Engine>>,
+}
+
+/// How an attempt reads the file.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// By the engine of this process that writes it.
+    Engine(Arc<Engine>),
+    /// Without one. Everything below this length was written.
+    UpTo(u64),
+}
+
+impl View {
+    fn new(marker: Option<Vec<u8>>, len: u64, stamps: Stamps) -> Self {
+        Self { marker, len, stamps, closing: None }
+    }
 }
 
 /// The change of a file during a read.
@@ -43,7 +60,11 @@ enum Since {
     PerhapsTruncation,
 }
 
-/// The attempts of a read of a file that this process does not write.
+/// The attempts of a read through a read-only handle.
+///
+/// While this process has the file open for writing, its engine reads: only the engine knows the
+/// exact length. The file itself shows whole blocks until the close has truncated it. An attempt
+/// without the engine that meets the open or the close of a writer is therefore repeated.
 ///
 /// Another process may write the file, and even truncate it. A read during a truncate may return
 /// zeros of space that was grown again, so it is repeated. Growth is harmless, and frequent beside
@@ -63,18 +84,38 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// Begins an attempt to read up to `wanted_end`. Returns a length below which everything was
-    /// written.
-    pub fn begin(&mut self, reader: &Reader, wanted_end: u64) -> io::Result<u64> {
+    /// Begins an attempt to read up to `wanted_end`.
+    pub fn begin(&mut self, reader: &Reader, wanted_end: u64) -> io::Result<Way> {
         self.begun += 1;
-        Ok(self.view.insert(reader.find(wanted_end)?).len)
+        // It has truncated the file before it is closed.
+        let closing = match reader.writer() {
+            Some(Writer::Open(engine)) => return Ok(Way::Engine(engine)),
+            Some(Writer::Closing(engine)) if !engine.is_closed() => Some(engine),
+            Some(Writer::Closing(_)) | None => None,
+        };
+        let mut view = reader.find(wanted_end)?;
+        if let Some(engine) = &closing {
+            view.len = view.len.min(engine.len());
+        }
+        view.closing = closing;
+        Ok(Way::UpTo(self.view.insert(view).len))
     }
 
-    /// Takes the result of the attempt that was begun. Returns the result of the read, or `None` if
-    /// another attempt is needed.
+    /// Takes the result of an attempt without an engine. Returns the result of the read, or `None`
+    /// if another attempt is needed.
     pub fn on_result(&mut self, reader: &Reader, read: io::Result<u64>) -> Option<io::Result<u64>> {
         let view = self.view.as_ref().expect("an attempt was begun");
+        // The order matters: a close that has ended by now shows in the file.
+        let met_writer = match reader.writer() {
+            Some(Writer::Open(_)) => true,
+            Some(Writer::Closing(engine)) => {
+                !engine.is_closed()
+                    && !view.closing.as_ref().is_some_and(|known| Arc::ptr_eq(known, &engine))
+            }
+            None => false,
+        };
         let since = match reader.since(view) {
+            _ if met_writer => Since::PerhapsTruncation,
             Ok(since) => since,
             Err(error) => return Some(Err(error)),
         };
@@ -141,52 +182,52 @@ impl Reader {
     }
 
     pub fn len(&self) -> Result<u64> {
-        if let Some(engine) = self.engine() {
-            return Ok(engine.len());
+        let fail = |error| self.error(Operation::Len, None, &error);
+        let mut attempts = Attempts::default();
+        loop {
+            let len = match attempts.begin(self, u64::MAX).map_err(fail)? {
+                Way::Engine(engine) => return Ok(engine.len()),
+                Way::UpTo(len) => len,
+            };
+            if let Some(len) = attempts.on_result(self, Ok(len)) {
+                return len.map_err(fail);
+            }
         }
-        self.find(u64::MAX).map(|view| view.len).map_err(|error| self.error(Operation::Len, &error))
     }
 
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        if let Some(engine) = self.engine() {
-            let result = engine.read_at(into, offset);
-            // If it was closed meanwhile, another process may have truncated the range that was
-            // read.
-            if self.is_beside(&engine) {
-                return result;
-            }
-        }
-        self.read_beside_others(into, offset)
-    }
-
-    /// Whether this process still writes the file with this engine.
-    pub fn is_beside(&self, engine: &Arc<Engine>) -> bool {
-        self.engine().is_some_and(|now| Arc::ptr_eq(&now, engine))
-    }
-
-    /// Reads a file that this process does not write.
-    fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
-        let read = self.attempt(into, offset);
-        read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
-    }
-
-    fn attempt(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        let fail = |error| self.error(Operation::Read, Some(offset), &error);
+        let wanted_end = offset.saturating_add(into.len() as u64);
         let mut attempts = Attempts::default();
         loop {
-            let len = attempts.begin(self, offset.saturating_add(into.len() as u64))?;
+            let len = match attempts.begin(self, wanted_end).map_err(fail)? {
+                Way::Engine(engine) => {
+                    let result = engine.read_at(into, offset);
+                    if self.is_beside(&engine) {
+                        return result;
+                    }
+                    continue;
+                }
+                Way::UpTo(len) => len,
+            };
             let read = engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment);
-            if let Some(result) = attempts.on_result(self, read) {
-                return result;
+            if let Some(read) = attempts.on_result(self, read) {
+                return read.map(|read| read as usize).map_err(fail);
             }
         }
     }
 
-    /// The engine of the file, if this process writes it now. It knows the exact length, and keeps
-    /// reads and truncates apart.
-    pub fn engine(&self) -> Option<Arc<Engine>> {
+    /// Whether this engine still has the file open for writing. If not, another process may have
+    /// truncated a range that the engine read.
+    pub fn is_beside(&self, engine: &Arc<Engine>) -> bool {
+        matches!(self.writer(), Some(Writer::Open(now)) if Arc::ptr_eq(&now, engine))
+    }
+
+    /// The engine of this process that writes the file. It knows the exact length, and keeps reads
+    /// and truncates apart.
+    fn writer(&self) -> Option<Writer> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
-        writable_here.then(|| self.process.registry.find(self.key)).flatten()
+        writable_here.then(|| self.process.registry.writer(self.key)).flatten()
     }
 
     /// The engine that reads a device: its length is fixed, so no other process matters.
@@ -219,12 +260,12 @@ impl Reader {
     /// least `enough`.
     fn find(&self, enough: u64) -> io::Result<View> {
         if self.facts.is_device {
-            return Ok(View { marker: None, len: self.facts.len, stamps: Stamps::new() });
+            return Ok(View::new(None, self.facts.len, Stamps::new()));
         }
         if let Some((known, len)) = self.known().filter(|(_, len)| *len >= enough)
             && self.read_marker()?.as_ref() == Some(&known)
         {
-            return Ok(View { marker: Some(known), len, stamps: Stamps::new() });
+            return Ok(View::new(Some(known), len, Stamps::new()));
         }
         // Before the look: a change during it counts as a change since.
         let stamps = self.backend.stamps()?;
@@ -238,7 +279,7 @@ impl Reader {
             }
         };
         self.learn(marker.clone().filter(|marker| self.is_own(marker)).map(|marker| (marker, len)));
-        Ok(View { marker, len, stamps })
+        Ok(View::new(marker, len, stamps))
     }
 
     /// Whether a marker belongs to this file. It may be unreadable, or come from a copied file.
@@ -265,8 +306,8 @@ impl Reader {
         self.learn(None);
     }
 
-    fn error(&self, operation: Operation, error: &io::Error) -> Error {
-        Error::new(operation, &self.path, None, os_error::kind(error))
+    fn error(&self, operation: Operation, offset: Option<u64>, error: &io::Error) -> Error {
+        Error::new(operation, &self.path, offset, os_error::kind(error))
     }
 }
 

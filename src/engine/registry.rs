@@ -43,6 +43,14 @@ impl<F: FnOnce() -> Result<Engine>> Opening for F {
     }
 }
 
+/// The engine of a file that this process writes.
+#[derive(Debug)]
+pub(crate) enum Writer {
+    Open(Arc<Engine>),
+    /// The last handle is gone. The length is final once the operations in flight have ended.
+    Closing(Arc<Engine>),
+}
+
 /// The files that this process has open for writing.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -52,12 +60,13 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 enum Entry {
-    /// Being opened or closed.
+    /// Being opened, or closed already.
     Busy,
     Open {
         engine: Arc<Engine>,
         handles: usize,
     },
+    Closing(Arc<Engine>),
 }
 
 impl Registry {
@@ -71,17 +80,18 @@ impl Registry {
                     *handles += 1;
                     return Some(engine.clone());
                 }
-                Some(Entry::Busy) => {
+                Some(Entry::Busy | Entry::Closing(_)) => {
                     files = self.changed.wait(files);
                 }
             }
         }
     }
 
-    /// The engine of a file that is open now. Adds no handle and does not wait.
-    pub fn find(&self, key: Key) -> Option<Arc<Engine>> {
+    /// The engine that writes a file now. Adds no handle and does not wait.
+    pub fn writer(&self, key: Key) -> Option<Writer> {
         match self.files.lock().get(&key) {
-            Some(Entry::Open { engine, .. }) => Some(engine.clone()),
+            Some(Entry::Open { engine, .. }) => Some(Writer::Open(engine.clone())),
+            Some(Entry::Closing(engine)) => Some(Writer::Closing(engine.clone())),
             Some(Entry::Busy) | None => None,
         }
     }
@@ -123,10 +133,11 @@ impl Registry {
             return Ok(());
         }
         let engine = engine.clone();
-        files.insert(key, Entry::Busy);
+        files.insert(key, Entry::Closing(engine.clone()));
         drop(files);
         let result = engine.finish();
         // Before the next open: a device refuses it while this descriptor is open.
+        drop(self.files.lock().insert(key, Entry::Busy));
         drop(engine);
         self.replace(key, None);
         result

@@ -8,7 +8,7 @@ use crate::buffer::Memory;
 use crate::engine::Course;
 use crate::engine::core::{Dio, Outcome};
 use crate::engine::io::RequestIo;
-use crate::engine::reader::{Attempts, Reader};
+use crate::engine::reader::{Attempts, Reader, Way};
 use crate::engine::reading::Reading;
 use crate::engine::token::Token;
 use crate::error::{Error, ErrorKind, Result};
@@ -247,8 +247,8 @@ impl Driver {
 
     /// Begins an operation. Returns it instead if it needs the core of its file.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
-        if !self.has_engine(number) {
-            self.begin_attempt(number);
+        let by_reader = self.operations.pending[number].by_reader.is_some();
+        if by_reader && !self.route(number) {
             return None;
         }
         if !self.count_in(number) {
@@ -263,8 +263,8 @@ impl Driver {
         }
         // Inside the gate: close sets this while it holds the gate shut.
         if engine.is_closed() {
-            self.refuse_closed(number);
-            return None;
+            // The handle is no longer routed to this engine.
+            return if by_reader { self.begin_one(number) } else { self.refuse_closed(number) };
         }
         let data = operation.buffer.as_deref();
         let course = match (operation.what, data) {
@@ -312,16 +312,6 @@ impl Driver {
         false
     }
 
-    /// Whether an engine performs the operation. Routes a read through a read-only handle to the
-    /// engine of the current writer, if this process has one.
-    fn has_engine(&mut self, number: usize) -> bool {
-        let Some(by_reader) = &self.operations.pending[number].by_reader else { return true };
-        let engine = by_reader.reader.engine();
-        self.leave_engine(number);
-        self.operations.pending[number].file = engine.map(|engine| self.attach(&engine));
-        self.operations.pending[number].file.is_some()
-    }
-
     /// Takes an operation from its engine, if it has one.
     fn leave_engine(&mut self, number: usize) {
         let operation = &mut self.operations.pending[number];
@@ -334,17 +324,15 @@ impl Driver {
     }
 
     /// Ends an operation whose file was closed after it was queued.
-    fn refuse_closed(&mut self, number: usize) {
-        let operation = &self.operations.pending[number];
-        if operation.by_reader.is_some() {
-            return self.begin_attempt(number);
-        }
-        let error = self.error(operation, ErrorKind::Os(libc::EBADF));
+    fn refuse_closed(&mut self, number: usize) -> Option<Dio> {
+        let error = self.error(&self.operations.pending[number], ErrorKind::Os(libc::EBADF));
         self.finish(number, Err(error));
+        None
     }
 
-    /// Begins to read a file that this process does not write, or no longer writes.
-    fn begin_attempt(&mut self, number: usize) {
+    /// Routes a read through a read-only handle to the engine of this process that writes the file.
+    /// Without one, begins to read the file, and returns false.
+    fn route(&mut self, number: usize) -> bool {
         self.leave_engine(number);
         loop {
             let operation = &mut self.operations.pending[number];
@@ -352,8 +340,15 @@ impl Driver {
             let ByReader { reader, attempts, slots } = by_reader;
             let room = into.len() as u64;
             let bytes = match attempts.begin(reader, offset.saturating_add(room)) {
-                Ok(len) => len.saturating_sub(offset).min(room),
-                Err(error) => return self.end_attempts(number, Err(error)),
+                Ok(Way::Engine(engine)) => {
+                    self.operations.pending[number].file = Some(self.attach(&engine));
+                    return true;
+                }
+                Ok(Way::UpTo(len)) => len.saturating_sub(offset).min(room),
+                Err(error) => {
+                    self.end_attempts(number, Err(error));
+                    return false;
+                }
             };
             if bytes > 0 {
                 if let (true, Some(ring)) = (slots.is_empty(), self.transfers.ring()) {
@@ -361,10 +356,12 @@ impl Driver {
                 }
                 let reading = Reading::of(into, offset, bytes, reader.alignment());
                 let transfer = operation.reading.insert(reading).transfer();
-                return self.run(Running::new(Purpose::Operation(number), transfer));
+                self.run(Running::new(Purpose::Operation(number), transfer));
+                return false;
             }
             if let Some(result) = attempts.on_result(reader, Ok(0)) {
-                return self.end_attempts(number, result);
+                self.end_attempts(number, result);
+                return false;
             }
         }
     }
@@ -373,7 +370,7 @@ impl Driver {
         let (ByReader { reader, attempts, .. }, ..) = self.operations.pending[number].read();
         match attempts.on_result(reader, result) {
             Some(result) => self.end_attempts(number, result),
-            None => self.begin_attempt(number),
+            None => self.begin(&[number]),
         }
     }
 
@@ -390,8 +387,7 @@ impl Driver {
         if let (Some(by_reader), Some(engine)) = (&operation.by_reader, engine)
             && !by_reader.reader.is_beside(engine)
         {
-            // The engine was closed meanwhile, so the range may have been truncated.
-            return self.begin_attempt(number);
+            return self.begin(&[number]);
         }
         let result = match (operation.what, engine) {
             (OpKind::Read(_), engine) => {

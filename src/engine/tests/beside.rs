@@ -17,11 +17,14 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 
 /// The next call of the engine or a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
+    /// The look at the change times, before a reader looks at the length.
+    Look,
     Read,
     Allocate,
     Truncate,
@@ -30,11 +33,16 @@ enum Before {
 
 type Deed = Box<dyn FnOnce(&Disk) + Send>;
 
+/// The next number of a file.
+static DEVS: AtomicU64 = AtomicU64::new(0xBE51_DE00);
+
 /// The simulated disk, where other programs act before chosen calls.
 #[derive(Clone)]
 struct Beside {
     disk: Disk,
     deeds: Arc<Mutex<VecDeque<(Before, Deed)>>>,
+    /// The registry of the process knows the file by this number.
+    dev: u64,
     /// Another process has the file open for writing.
     writer: Arc<Mutex<Option<String>>>,
     /// The description is O_DSYNC.
@@ -52,6 +60,7 @@ impl Beside {
         Self {
             disk: disk.clone(),
             deeds: Arc::default(),
+            dev: DEVS.fetch_add(1, Ordering::Relaxed),
             writer: Arc::default(),
             flushes_each_write: false,
         }
@@ -82,8 +91,18 @@ impl Beside {
     }
 
     fn engine_on(&self, prepared: Option<Prepared>, fs: FileSystems) -> Arc<Engine> {
+        Arc::new(self.new_engine(prepared, fs))
+    }
+
+    /// A writer that readers of this process find.
+    fn registered(&self, prepared: Option<Prepared>) -> Arc<Engine> {
+        let make = || Ok(self.new_engine(prepared, FileSystems::default()));
+        Process::current().registry.open(Key::of(&self.facts()), make).unwrap()
+    }
+
+    fn new_engine(&self, prepared: Option<Prepared>, fs: FileSystems) -> Engine {
         let len = self.disk.0.physical_size().unwrap();
-        Arc::new(Engine::new(Parts {
+        Engine::new(Parts {
             backend: Arc::new(self.clone()),
             journal: Err(String::new()),
             order: None,
@@ -95,14 +114,21 @@ impl Beside {
             growth_config: GROWTH_CONFIG,
             recovery: Recovery::clean(len),
             held: None,
-        }))
+        })
     }
 
-    /// A reader of another process, which knows the file by its marker.
+    /// A reader. Beside a writer of another process, it knows the file by its marker.
     fn reader(&self) -> Arc<Reader> {
-        let facts = Facts {
+        let (facts, process) = (self.facts(), Process::current());
+        let (backend, path) = (Arc::new(self.clone()), Path::new("beside").into());
+        let key = Key::of(&facts);
+        Arc::new(Reader::new(backend, path, facts, key, None, process))
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
             identity: SELF,
-            dev: 0,
+            dev: self.dev,
             fs: 0,
             is_device: false,
             alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
@@ -111,10 +137,7 @@ impl Beside {
             len: 0,
             through: Through::Device,
             part: Part::Whole,
-        };
-        let key = Key::of(&facts);
-        let (backend, path) = (Arc::new(self.clone()), Path::new("beside").into());
-        Arc::new(Reader::new(backend, path, facts, key, None, Process::current()))
+        }
     }
 }
 
@@ -154,6 +177,7 @@ impl Backend for Beside {
 
     /// From a clock that ticks at each change.
     fn stamps(&self) -> io::Result<Stamps> {
+        self.about_to(Before::Look);
         Ok([Stamp { changed: (0, self.disk.calls()), ..Stamp::default() }].into_iter().collect())
     }
 
@@ -245,6 +269,49 @@ fn read_between_an_announcement_and_its_truncate(read: Read) {
     });
     assert_eq!(read_all(&here.reader(), read), [9]);
     assert!(here.has_happened() && elsewhere.has_happened());
+}
+
+/// A read during a close of this process returned whole blocks.
+#[test]
+fn a_read_during_a_close_met_zeros_past_the_end() {
+    for read in WAYS_TO_READ {
+        for prepared in [None, Some(Prepared::Unwritten), Some(Prepared::Zeroed)] {
+            let beside = Beside::new(&Disk::new(DISK_BYTES));
+            let engine = beside.registered(prepared);
+            engine.append(&[1; 100], true).unwrap();
+            let reader = beside.reader();
+            beside.before(Before::Truncate, move |_| {
+                let (bytes, _) = read(&reader, Buffer::zeroed(BLOCK_BYTES as usize), 0).unwrap();
+                assert_eq!((bytes, reader.len().unwrap()), (100, 100), "{prepared:?}");
+            });
+            Process::current().registry.leave(Key::of(&beside.facts())).unwrap();
+            assert!(beside.has_happened());
+        }
+    }
+}
+
+/// A read that met the open of a writer, or its next attempt, returned whole blocks.
+#[test]
+fn a_read_that_began_before_the_writer_met_zeros_past_the_end() {
+    let preparations = [None, Some(Prepared::Unwritten), Some(Prepared::Zeroed)];
+    for (read, call) in
+        WAYS_TO_READ.iter().flat_map(|read| [(read, Before::Look), (read, Before::Read)])
+    {
+        for prepared in preparations {
+            let disk = Disk::new(DISK_BYTES);
+            disk.0.write(&[Segment::of(&record(1, 1)[..512])], 0, true).unwrap();
+            let beside = Beside::new(&disk);
+            let writer = beside.clone();
+            beside.before(call, move |_| {
+                writer.registered(prepared).append(&[2; 100], true).unwrap();
+            });
+            let into = Buffer::zeroed(2 * BLOCK_BYTES as usize);
+            let (bytes, _) = read(&beside.reader(), into, 0).unwrap();
+            assert_eq!(bytes, 612, "{prepared:?} {call:?}");
+            assert!(beside.has_happened());
+            Process::current().registry.leave(Key::of(&beside.facts())).unwrap();
+        }
+    }
 }
 
 const REWRITTEN_BLOCKS: u64 = 512;
