@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions, Queue, QueueOptions};
+use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions, Queue, QueueOptions, Reader};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::fork;
@@ -15,6 +15,7 @@ use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::thread::UnshareFlags;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -333,6 +334,25 @@ fn reads_only_records(writer: &File, reader: &File) -> bool {
         && reader.try_clone().is_ok_and(|twin| twin.len().is_ok())
         && writer.growth() == dioxide::Growth::None
         && writer.stats().growth_waits == 0
+}
+
+/// It failed with `Forked`: the reactor is the parent's, also of the reads ahead.
+fn a_stream_of_a_read_only_handle_goes_on_in_a_forked_child(dir: TestDir) -> TrialResult {
+    let path = dir.join("data");
+    let content: Vec<_> = (0..12 * MIB + 100).map(|at| (at / 512) as u8).collect();
+    fs::write(&path, &content)?;
+    let mut stream = Reader::new(File::open(&path)?);
+    let mut head = vec![0; (3 * MIB) as usize];
+    stream.read_exact(&mut head)?;
+    assert!(head == content[..head.len()]);
+    let mut goes_on = || {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("it reads");
+        rest == content[head.len()..]
+    };
+    assert!(holds_in_a_fork(&mut goes_on));
+    assert!(goes_on(), "the parent's stream is as before");
+    Ok(())
 }
 
 fn a_forked_child_that_opens_the_file_again_is_locked_out(dir: TestDir) -> TrialResult {
@@ -748,6 +768,7 @@ fn trials() -> Vec<Trial> {
         a_forked_child_can_do_nothing_with_the_file,
         a_forked_child_writes_nothing_to_the_last_block,
         a_forked_child_touches_no_ring_of_its_parent,
+        a_stream_of_a_read_only_handle_goes_on_in_a_forked_child,
         a_forked_child_that_opens_the_file_again_is_locked_out,
         a_forked_child_that_ends_changes_nothing,
         a_forked_child_that_drops_the_file_changes_nothing,

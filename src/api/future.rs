@@ -188,6 +188,13 @@ impl AsyncFile {
     pub(crate) fn handle(&self) -> &Handle {
         self.reactor.handle()
     }
+
+    /// Whether the reactor makes several reads at a time. Without a ring it reads a file that this
+    /// process does not write by one call at a time. In the child of a fork it does nothing.
+    pub(crate) fn has_parallel_reads(&self) -> bool {
+        let is_reader = matches!(*self.target, FileHandle::Reader(_));
+        !is_reader || self.handle().is_current() && self.handle().has_ring()
+    }
 }
 
 impl From<File> for AsyncFile {

@@ -1,7 +1,8 @@
 //! The window of transfers ahead of a [`Reader`](super::Reader).
 
 use super::{CHUNK_BYTES, Chunk, WINDOW, room_at, sought};
-use crate::api::future::{AsyncFile, TransferOf};
+use crate::api::future::{AsyncFile, Blocking, TransferOf};
+use crate::engine::process::Process;
 use crate::error::Result;
 use std::collections::VecDeque;
 use std::io::{self, SeekFrom};
@@ -13,14 +14,28 @@ use std::{fmt, mem};
 /// A read in flight, or its result.
 enum Ahead {
     Begun(TransferOf<Arc<AsyncFile>, Chunk>),
+    /// In a thread, where the reactor would make one call at a time, or none.
+    Called(Blocking<'static, (Result<u64>, Chunk)>),
     Ended(Result<u64>, Chunk),
 }
 
 impl Ahead {
+    fn new(file: &Arc<AsyncFile>, mut chunk: Chunk, start: u64) -> Self {
+        let file = file.clone();
+        if file.has_parallel_reads() {
+            return Self::Begun(TransferOf::read_at(file, chunk, start));
+        }
+        Self::Called(Blocking::new(move || {
+            let read = file.file().read_at(chunk.as_mut(), start);
+            (read.map(|read| read as u64), chunk)
+        }))
+    }
+
     /// Whether it has ended. The first call begins it.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let (result, chunk) = match self {
             Self::Begun(transfer) => ready!(Pin::new(transfer).poll(context)),
+            Self::Called(call) => ready!(Pin::new(call).poll(context)),
             Self::Ended(..) => return Poll::Ready(()),
         };
         *self = Self::Ended(result, chunk);
@@ -42,12 +57,16 @@ pub(super) struct Reading {
     len: u64,
     window: usize,
     free: Vec<Chunk>,
+    /// The process of the reads ahead. They never end in the child of a fork.
+    process: &'static Process,
 }
 
 impl Reading {
     pub fn new(file: AsyncFile) -> Self {
         let (file, ahead, free) = (Arc::new(file), VecDeque::new(), Vec::new());
-        Self { file, position: 0, chunk: None, ahead, next: 0, len: 0, window: 1, free }
+        let (position, chunk, next, len) = (0, None, 0, 0);
+        let process = Process::current();
+        Self { file, position, chunk, ahead, next, len, window: 1, free, process }
     }
 
     pub fn file(&self) -> &AsyncFile {
@@ -78,6 +97,10 @@ impl Reading {
 
     /// Ready with the bytes at hand: none only at the end of the file.
     pub fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        if !self.process.is_current() {
+            self.process = Process::current();
+            self.forget();
+        }
         while self.filled().is_empty() {
             if let Some((_, chunk)) = self.chunk.take() {
                 self.free.push(chunk);
@@ -133,7 +156,7 @@ impl Reading {
             let mut chunk = self.free.pop().unwrap_or_else(Chunk::new);
             chunk.len = room.min(left.next_multiple_of(self.unit())) as usize;
             let (start, len) = (self.next, chunk.len as u64);
-            let mut ahead = Ahead::Begun(TransferOf::read_at(self.file.clone(), chunk, start));
+            let mut ahead = Ahead::new(&self.file, chunk, start);
             // Whether it has ended already shows when it is the first.
             let _ = ahead.poll(context);
             self.ahead.push_back((start, ahead));

@@ -56,6 +56,7 @@ use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Pool};
 use crate::error::ErrorKind;
 use crate::os_error;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, spawn, thread_local};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -73,6 +74,8 @@ pub(crate) struct Reactor {
     pool: Option<Arc<Pool>>,
     /// The worker has a thread of its own, not one of the program.
     has_thread: bool,
+    /// Its worker may use a ring. (Unknown before there is one.)
+    has_ring: AtomicBool,
     state: Mutex<State>,
     let_go: Condvar,
 }
@@ -146,12 +149,18 @@ impl Reactor {
     fn new(process: &'static Process, settings: &Settings, has_thread: bool) -> Self {
         let pool = settings.pool();
         let (state, let_go) = (Mutex::default(), Condvar::default());
-        Self { process, settings: settings.clone(), pool, has_thread, state, let_go }
+        let (settings, has_ring) = (settings.clone(), AtomicBool::new(true));
+        Self { process, settings, pool, has_thread, has_ring, state, let_go }
     }
 
     /// Whether it belongs to this process, and not to its parent.
     pub fn is_current(&self) -> bool {
         self.process.is_current()
+    }
+
+    /// Whether its reads of files without a writer run beside each other.
+    pub fn has_ring(&self) -> bool {
+        self.has_ring.load(Ordering::Relaxed)
     }
 
     /// Whether its worker has ended.

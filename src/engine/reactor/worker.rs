@@ -5,6 +5,7 @@ use crate::backend::ring::Bell;
 use crate::buffer::Memory;
 use crate::engine::queue::{Driver, OpKind};
 use crate::error::{ErrorKind, Result};
+use crate::sync::atomic::Ordering;
 use crate::sync::{now, yield_now};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -51,6 +52,7 @@ impl Worker {
     pub fn new(reactor: Arc<Reactor>) -> Self {
         let driver = Driver::new(reactor.process, &reactor.settings, reactor.pool.clone());
         driver.borrow_mut().belong_to(reactor.clone());
+        reactor.has_ring.store(driver.borrow().uses_io_uring(), Ordering::Relaxed);
         reactor.state().worker = Presence::There(driver.borrow().bell().clone());
         let (begun, spare) = (RefCell::default(), RefCell::default());
         let (asked, answered, told) = (Cell::default(), Cell::default(), Cell::default());
