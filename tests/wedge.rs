@@ -164,8 +164,10 @@ impl OtherMount {
         if status.success() { Ok(mount) } else { Err(format!("mount: {status}").into()) }
     }
 
+    /// The kernel ends copies of the mount in other namespaces when the directory is removed.
     fn unmount(&self) -> io::Result<bool> {
-        Ok(Command::new("umount").arg(&*self.0).stderr(Stdio::null()).status()?.success())
+        let status = Command::new("umount").arg(&*self.0).stderr(Stdio::null()).status()?;
+        Ok(status.success() && fs::remove_dir(&*self.0).is_ok())
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::fs::SeekFrom;
 
 use crate::command::{self, TOOL_LIMIT};
 use crate::loop_device::{Io, LoopDevice};
-use crate::mount::Mount;
+use crate::mount::{Mount, await_end};
 use crate::site::Site;
 
 /// Old content, so that a test can tell stale data from zeros.
@@ -126,6 +126,7 @@ impl ExtVolume {
             args.extend(["-g".into(), shape.group_blocks.to_string().into()]);
         }
         args.extend([path.into(), size.into()]);
+        await_end(path)?;
         command::run(TOOL_LIMIT, "mke2fs", args)?;
         Ok(ExtVolume { path: path.to_owned(), kind: shape.kind })
     }
@@ -163,6 +164,7 @@ impl ExtVolume {
 
     /// e2fsck exits with 1 if it repaired something.
     fn mend(&self, how: &str) -> io::Result<String> {
+        await_end(&self.path)?;
         let output = self.run("e2fsck", &[how])?;
         let said = printed(&output);
         if !matches!(output.status.code(), Some(0 | 1)) {
@@ -275,7 +277,7 @@ impl ExtVolume {
         let attach = || LoopDevice::attach(&self.path, &site.path("disk.loop"), Io::Cached);
         let device = if is_device { None } else { Some(attach()?) };
         let source = device.as_ref().map_or(self.path.as_path(), LoopDevice::path);
-        let mount = Mount::new(self.kind.name(), source, &site.make_dir("mnt")?, options)?;
+        let mount = Mount::new(self.kind.name(), source, &site.path("mnt"), options)?;
         Ok(MountedExt { mount, _device: device, _site: site })
     }
 

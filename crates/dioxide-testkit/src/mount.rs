@@ -1,7 +1,8 @@
 //! A mounted file system, unmounted on drop. Every wait is bounded.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,12 +14,14 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
+    /// Makes the directory.
     pub(crate) fn new(
         fs_type: &str,
         source: &Path,
         dir: &Path,
         options: &str,
     ) -> io::Result<Mount> {
+        fs::create_dir_all(dir)?;
         let args =
             [Path::new("-t"), Path::new(fs_type), Path::new("-o"), Path::new(options), source, dir];
         command::run(PATIENCE, "mount", args)?;
@@ -34,7 +37,10 @@ impl Mount {
         &self.dir
     }
 
-    /// Does nothing if it is unmounted already. After an error it still is mounted.
+    /// Unmounts it and removes the directory, unless it is unmounted already.
+    ///
+    /// Another mount namespace may have a copy of the mount, which keeps the file system. The
+    /// kernel unmounts all copies when their directory is removed.
     pub(crate) fn unmount(&self) -> io::Result<()> {
         self.unmount_within(PATIENCE)
     }
@@ -44,7 +50,8 @@ impl Mount {
             if !is_mounted(&self.dir)? {
                 return Ok(());
             }
-            command::run(limit, "umount", [&self.dir]).map(drop)
+            command::run(limit, "umount", [&self.dir])?;
+            command::run(limit, "rmdir", [&self.dir]).map(drop)
         })
     }
 }
@@ -62,4 +69,12 @@ fn is_mounted(dir: &Path) -> io::Result<bool> {
     let escaped = dir.to_string_lossy().replace(' ', "\\040");
     let table = fs::read_to_string("/proc/self/mounts")?;
     Ok(table.lines().any(|line| line.split(' ').nth(1) == Some(&escaped)))
+}
+
+/// Waits until the file system on `device` has ended. After an unmount, another program may still
+/// have a copy of the mount. Then tools refuse the device, and the next mount shows the old state,
+/// for example that of a shutdown.
+pub(crate) fn await_end(device: &Path) -> io::Result<()> {
+    let unused = || File::options().read(true).custom_flags(libc::O_EXCL).open(device).map(drop);
+    retry(PATIENCE, unused)
 }

@@ -3,9 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::command::{self, TOOL_LIMIT};
@@ -13,7 +11,7 @@ use crate::files;
 use crate::fuse_disk::{FuseDisk, Keep};
 use crate::lab::Fs;
 use crate::loop_device::{Io, LoopDevice};
-use crate::mount::Mount;
+use crate::mount::{Mount, await_end};
 use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
 
@@ -29,7 +27,6 @@ const STUCK: Duration = Duration::from_secs(5);
 /// A mounted file system. Close every file on it before it is unmounted, remounted or checked.
 pub struct Volume {
     fs: Fs,
-    is_shut_down: AtomicBool,
     mount: Option<Mount>,
     mount_point: PathBuf,
     below: Below,
@@ -46,7 +43,7 @@ impl Volume {
     pub fn new(fs: Fs, size: u64) -> io::Result<Volume> {
         let site = Site::new()?;
         if fs.has_disk().is_err() {
-            let mount_point = site.make_dir("mnt")?;
+            let mount_point = site.path("mnt");
             return Volume::format(fs, mount_point, Below::Memory { size, _site: site }, &[]);
         }
         Volume::on_image(fs, size, site, Io::Cached)
@@ -61,7 +58,7 @@ impl Volume {
         let image = site.path("disk.img");
         File::create_new(&image)?.set_len(size)?;
         let loop_device = LoopDevice::attach(&image, &site.path("disk.loop"), io)?;
-        let mount_point = site.make_dir("mnt")?;
+        let mount_point = site.path("mnt");
         Volume::format(fs, mount_point, Below::Image { loop_device, _site: site }, &[])
     }
 
@@ -88,13 +85,12 @@ impl Volume {
 
     fn format_disk(fs: Fs, mut disk: FuseDisk, mkfs: &[&str]) -> io::Result<Volume> {
         disk.loop_device()?;
-        let mount_point = disk.site().make_dir("mnt")?;
+        let mount_point = disk.site().path("mnt");
         Volume::format(fs, mount_point, Below::FuseDisk(disk), mkfs)
     }
 
     fn format(fs: Fs, mount_point: PathBuf, below: Below, mkfs: &[&str]) -> io::Result<Volume> {
-        let is_shut_down = AtomicBool::new(false);
-        let mut volume = Volume { fs, is_shut_down, mount: None, mount_point, below };
+        let mut volume = Volume { fs, mount: None, mount_point, below };
         make_fs(fs, volume.device(), mkfs)?;
         volume.mount()?;
         if fs == Fs::BtrfsNocow {
@@ -152,16 +148,13 @@ impl Volume {
 
     /// Unmounts and mounts it again. Replays its log if it was not unmounted cleanly.
     pub fn remount(&mut self) -> io::Result<()> {
-        match self.is_shut_down.swap(false, Relaxed) {
-            true => self.end()?,
-            false => self.unmount()?,
-        }
+        self.end()?;
         self.mount()
     }
 
     /// Replaces it by a new and empty file system on the same device.
     pub fn renew(&mut self) -> io::Result<()> {
-        self.unmount()?;
+        self.end()?;
         make_fs(self.fs, self.device(), &[])?;
         self.mount()
     }
@@ -175,7 +168,6 @@ impl Volume {
     /// Shuts the file system down as a crash would, without flushing its log. [`Volume::remount`]
     /// brings it back. The disk below loses no written block.
     pub fn shutdown(&self) -> io::Result<()> {
-        self.is_shut_down.store(true, Relaxed);
         files::shutdown(&self.mount_point)
     }
 
@@ -205,14 +197,13 @@ impl Volume {
         self.mount()
     }
 
-    /// Unmounts it, and waits until the file system has ended. A mount namespace of another program
-    /// may be a copy of this one and keep it. Then the next mount would show the old state, for
-    /// example of a file system that was shut down.
+    /// Unmounts it, and waits until the file system has ended.
     fn end(&mut self) -> io::Result<()> {
         self.unmount()?;
-        retry(PATIENCE, || {
-            File::options().read(true).custom_flags(libc::O_EXCL).open(self.device()).map(drop)
-        })
+        match self.below {
+            Below::Memory { .. } => Ok(()),
+            Below::Image { .. } | Below::FuseDisk(_) => await_end(self.device()),
+        }
     }
 
     /// Lets the kernel forget the blocks of the device. It does so when the last program closes the
@@ -230,7 +221,7 @@ impl Volume {
     /// deleted while they were open to e2fsck.
     pub fn repair(&mut self) -> io::Result<()> {
         self.remount()?;
-        self.unmount()?;
+        self.end()?;
         if matches!(self.fs, Fs::Ext4 | Fs::Ext4NoJournal | Fs::Ext3) {
             repair_fs(self.device())?;
         }
@@ -246,7 +237,7 @@ impl Volume {
             return Ok(());
         }
         self.remount()?;
-        self.unmount()?;
+        self.end()?;
         check_fs(self.fs, self.device())?;
         self.mount()
     }

@@ -2,20 +2,22 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
+use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Shape};
 use dioxide_testkit::files::{self, Extent};
 use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{
-    Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials,
+    Failed, Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials,
     volume_trials_where,
 };
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
@@ -131,7 +133,7 @@ fn unmount_waits_for_the_last_file(fs_type: Fs) -> TrialResult {
 }
 
 /// Keeps a copy of a mount, as another namespace does. Ends a while after the mount is gone, or
-/// when `ended` says so.
+/// when `ended` says so. Sends when it has the copy, and before it drops it.
 fn keep_mount(mount_point: &Path, kept: &Sender<()>, ended: &Receiver<()>) {
     let path = CString::new(mount_point.as_os_str().as_bytes()).expect("a path");
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
@@ -146,7 +148,27 @@ fn keep_mount(mount_point: &Path, kept: &Sender<()>, ended: &Receiver<()>) {
         let mounts = fs::read_to_string("/proc/self/mounts").expect("it can be read");
         looks_left -= i32::from(!mounts.contains(&*mount_point.to_string_lossy()));
     }
+    let _ = kept.send(());
     drop(copy);
+}
+
+/// Returns whether a copy of the mount has ended when `work` returns.
+fn ends_a_kept_mount(
+    volume: &mut Volume,
+    work: impl FnOnce(&mut Volume) -> io::Result<()>,
+) -> Result<bool, Failed> {
+    let (kept, is_kept) = mpsc::channel();
+    let (end, ended) = mpsc::channel();
+    thread::scope(|scope| {
+        let mount_point = volume.path().to_owned();
+        scope.spawn(move || keep_mount(&mount_point, &kept, &ended));
+        is_kept.recv()?;
+        let worked = work(volume);
+        let has_ended = is_kept.try_recv().is_ok();
+        let _ = end.send(());
+        worked?;
+        Ok(has_ended)
+    })
 }
 
 /// The next mount was of the file system that the namespace of another program kept. After a power
@@ -154,21 +176,76 @@ fn keep_mount(mount_point: &Path, kept: &Sender<()>, ended: &Receiver<()>) {
 fn a_remount_showed_what_another_namespace_kept(fs_type: Fs) -> TrialResult {
     let mut volume = Volume::new(fs_type, SIZE_MIN)?;
     let path = volume.path().join("file");
-    fs::write(&path, "x")?;
-    File::open(&path)?.sync_all()?;
+    write_synced(&path)?;
+    ends_a_kept_mount(&mut volume, |volume| {
+        volume.shutdown()?;
+        volume.remount()
+    })?;
+    assert_eq!(fs::read(&path)?, b"x");
+    Ok(())
+}
+
+/// A tool that writes the device refuses one that is in use, or harms the file system.
+fn a_tool_ran_while_another_namespace_kept_the_file_system(fs_type: Fs) -> TrialResult {
+    type Work = fn(&mut Volume) -> io::Result<()>;
+    let mut volume = Volume::new(fs_type, SIZE_MIN)?;
+    let all: [(&str, Work); 4] = [
+        ("remount", Volume::remount),
+        ("repair", Volume::repair),
+        ("fsck", Volume::fsck),
+        ("renew", Volume::renew),
+    ];
+    for (name, work) in all {
+        assert!(ends_a_kept_mount(&mut volume, work)?, "{name}");
+    }
+    Ok(())
+}
+
+fn a_volume_was_made_while_another_namespace_kept_the_last_one(disk: Disk) -> TrialResult {
+    let dir = lab::fresh_dir(Fs::Tmpfs, "kept")?;
+    let shape = Shape::new(ExtKind::Ext2, 4096, 256, 8 << 20);
+    let mounted = ExtVolume::format(&disk, &shape, &dir)?.mount("rw")?;
     let (kept, is_kept) = mpsc::channel();
-    let (end, ended) = mpsc::channel();
+    let (_end, ended) = mpsc::channel();
     thread::scope(|scope| {
-        let mount_point = volume.path().to_owned();
+        let mount_point = mounted.to_owned();
         scope.spawn(move || keep_mount(&mount_point, &kept, &ended));
         is_kept.recv()?;
-        volume.shutdown()?;
-        volume.remount()?;
-        let content = fs::read(&path);
-        let _ = end.send(());
-        assert_eq!(content?, b"x");
-        Ok(())
+        drop(mounted);
+        Ok(ExtVolume::format(&disk, &shape, &dir)?.check()?)
     })
+}
+
+/// A program in another mount namespace. It ends with its standard input.
+struct OtherNamespace(Child);
+
+impl OtherNamespace {
+    fn start() -> io::Result<Self> {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "cat"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        // It runs in its namespace when it answers.
+        child.stdin.as_mut().expect("piped").write_all(b"\n")?;
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0])?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for OtherNamespace {
+    fn drop(&mut self) {
+        self.0.stdin = None;
+        let _ = self.0.wait();
+    }
+}
+
+/// The program of another namespace may run for minutes.
+fn an_unmounted_volume_lived_on_in_another_namespace(fs_type: Fs) -> TrialResult {
+    let mut volume = Volume::new(fs_type, SIZE_MIN)?;
+    let _other = OtherNamespace::start()?;
+    volume.unmount()?;
+    OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(volume.device())?;
+    volume.mount()?;
+    Ok(())
 }
 
 fn trials() -> Vec<Trial> {
@@ -202,6 +279,20 @@ fn trials() -> Vec<Trial> {
             "a_remount_showed_what_another_namespace_kept",
             Fs::shuts_down,
             a_remount_showed_what_another_namespace_kept,
+        ),
+        volume_trials_where(
+            "a_tool_ran_while_another_namespace_kept_the_file_system",
+            Fs::has_disk,
+            a_tool_ran_while_another_namespace_kept_the_file_system,
+        ),
+        vec![disk_trial(
+            "a_volume_was_made_while_another_namespace_kept_the_last_one",
+            a_volume_was_made_while_another_namespace_kept_the_last_one,
+        )],
+        volume_trials_where(
+            "an_unmounted_volume_lived_on_in_another_namespace",
+            Fs::has_disk,
+            an_unmounted_volume_lived_on_in_another_namespace,
         ),
         volume_trials("dropped_volume_leaves_nothing", dropped_volume_leaves_nothing),
         volume_trials("unmount_waits_for_the_last_file", unmount_waits_for_the_last_file),

@@ -15,8 +15,7 @@ pub(super) fn abort(connection: u32, site: &Site) -> io::Result<()> {
     match abort_in(Path::new(USUAL_PLACE), connection) {
         // Not mounted there in most containers.
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let mount =
-                Mount::new("fusectl", Path::new("none"), &site.make_dir("ctl")?, "defaults")?;
+            let mount = Mount::new("fusectl", Path::new("none"), &site.path("ctl"), "defaults")?;
             abort_in(mount.dir(), connection)
         }
         result => result,
