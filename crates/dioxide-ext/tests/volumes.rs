@@ -14,6 +14,7 @@ use dioxide::{
 use dioxide_ext::OpenInImage;
 use dioxide_testkit::child::{self, Acks, Child};
 use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Shape};
+use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
@@ -1214,7 +1215,7 @@ fn journals_that_must_be_recovered_are_refused(dir: TestDir, shape: Shape) -> Tr
     {
         let mounted = bed.volume.mount("rw")?;
         fs::write(mounted.join("by-the-kernel"), bytes(1, 10_000))?;
-        rustix::fs::sync();
+        files::sync_file_system(&*mounted)?;
         fs::copy(bed.volume.path(), &crashed)?;
         fs::remove_file(mounted.join("by-the-kernel"))?;
     }
@@ -1593,7 +1594,7 @@ fn cut_power_under(
     let (_, acks) = child.wait(PATIENCE)?;
     disk.heal()?;
     // The kernel's cache of the device differs from its content.
-    dioxide_testkit::files::drop_caches()?;
+    files::forget_cached(disk.attached().expect("it has a loop device"))?;
     Ok(acks)
 }
 
@@ -1678,7 +1679,7 @@ fn an_overwrite_torn_by_a_power_cut_is_no_lost_write() -> TrialResult {
     disk.power_cut(Keep::Random { seed: 7 })?;
     drop(file);
     disk.heal()?;
-    dioxide_testkit::files::drop_caches()?;
+    files::forget_cached(bed.volume.path())?;
     bed.volume.repair()?;
     let content = bed.volume.dump("/second")?;
     let numbers = |place: usize| {
@@ -1720,7 +1721,7 @@ fn a_failed_flush_ends_the_volume() -> TrialResult {
     drop((file, other));
     // The volume must not look cleanly closed.
     disk.heal()?;
-    dioxide_testkit::files::drop_caches()?;
+    files::forget_cached(bed.volume.path())?;
     assert!(!bed.is_clean()?);
     bed.volume.repair()?;
     let found = bed.volume.dump("/log")?;

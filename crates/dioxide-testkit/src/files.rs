@@ -2,7 +2,7 @@
 //! ioctl. And copies of programs that tests run.
 
 use std::ffi::{c_int, c_ulong};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -174,10 +174,18 @@ pub fn remove_marker(path: impl AsRef<Path>) -> io::Result<()> {
     Ok(rustix::fs::removexattr(path.as_ref(), MARKER)?)
 }
 
-/// Drops every clean page, inode and directory entry of the machine.
-pub fn drop_caches() -> io::Result<()> {
-    rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3")
+/// Writes everything that the file system of `path` has in memory. A sync of all file systems would
+/// meet the faults of other trials, and wait for their disks.
+pub fn sync_file_system(path: impl AsRef<Path>) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(path)?)?)
+}
+
+/// Lets the kernel write and forget the blocks of `device` that it has in memory, for example
+/// because the disk below has changed. The kernel does so by itself when the last program closes
+/// the device, but a program beside this one may have it open.
+pub fn forget_cached(device: &Path) -> io::Result<()> {
+    let args = ["--flushbufs".as_ref(), device];
+    command::run(command::TOOL_LIMIT, "blockdev", args).map(drop)
 }
 
 /// Shuts down the file system of `path` at once without flushing its log, as a crash would.

@@ -159,10 +159,9 @@ impl Volume {
         self.mount()
     }
 
-    /// Writes everything that it has in memory. A sync of all file systems would meet the faults of
-    /// other trials.
+    /// Writes everything that it has in memory.
     pub fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(File::open(&self.mount_point)?)?)
+        files::sync_file_system(&self.mount_point)
     }
 
     /// Shuts the file system down as a crash would, without flushing its log. [`Volume::remount`]
@@ -184,7 +183,7 @@ impl Volume {
     pub fn replay(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.end()?;
         self.fuse_disk()?.replay(cut, keep)?;
-        self.forget_cached()?;
+        files::forget_cached(self.device())?;
         self.mount()
     }
 
@@ -193,7 +192,7 @@ impl Volume {
     pub fn replay_again(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.end()?;
         self.fuse_disk()?.replay_again(cut, keep)?;
-        self.forget_cached()?;
+        files::forget_cached(self.device())?;
         self.mount()
     }
 
@@ -204,13 +203,6 @@ impl Volume {
             Below::Memory { .. } => Ok(()),
             Below::Image { .. } | Below::FuseDisk(_) => await_end(self.device()),
         }
-    }
-
-    /// Lets the kernel forget the blocks of the device. It does so when the last program closes the
-    /// device, and a program beside this one may have it open.
-    fn forget_cached(&self) -> io::Result<()> {
-        let args = ["--flushbufs".as_ref(), self.device()];
-        command::run(TOOL_LIMIT, "blockdev", args).map(drop)
     }
 
     fn fuse_disk(&self) -> io::Result<&FuseDisk> {

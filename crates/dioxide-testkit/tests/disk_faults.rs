@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dioxide_testkit::files;
-use dioxide_testkit::fuse_disk::{FuseDisk, Keep, Marks};
+use dioxide_testkit::fuse_disk::{FuseDisk, Keep, Marks, STALL_MAX};
 use dioxide_testkit::lab::Fs;
 use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials, fuse_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
@@ -329,11 +329,33 @@ fn a_volume_is_replayed_to_its_past(fs: Fs) -> TrialResult {
 
 type OnFs = fn(Fs) -> TrialResult;
 
+/// A sync of all file systems waits for each of them.
+fn a_sync_waited_for_the_disk_of_another_trial() -> TrialResult {
+    let (stalled, other) =
+        (Volume::on_fuse_disk(Fs::Ext4, SIZE_MIN)?, Volume::new(Fs::Ext4, SIZE_MIN)?);
+    let disk = stalled.disk().expect("on a FUSE disk");
+    for volume in [&stalled, &other] {
+        fs::write(volume.path().join("file"), [1; BLOCK])?;
+    }
+    disk.stall()?;
+    let begun = Instant::now();
+    other.sync()?;
+    files::forget_cached(other.device())?;
+    let took = begun.elapsed();
+    disk.go_on()?;
+    assert!(took < STALL_MAX / 2, "{took:?}");
+    Ok(())
+}
+
 fn trials() -> Vec<Trial> {
     let mut trials = vec![
         fuse_trial(
             "ext4_tells_one_file_of_a_failed_flush_and_loses_both",
             ext4_tells_one_file_of_a_failed_flush_and_loses_both,
+        ),
+        fuse_trial(
+            "a_sync_waited_for_the_disk_of_another_trial",
+            a_sync_waited_for_the_disk_of_another_trial,
         ),
         fuse_trial("delayed_requests_overtake_each_other", delayed_requests_overtake_each_other),
         fuse_trial(

@@ -71,7 +71,6 @@ fn marker_is_set_and_removed(dir: TestDir) -> TrialResult {
     assert_eq!(files::marker(&path)?.as_deref(), Some(b"value".as_slice()));
     files::remove_marker(&path)?;
     assert_eq!(files::marker(&path)?, None);
-    files::drop_caches()?;
     Ok(())
 }
 
