@@ -10,6 +10,7 @@ use std::env;
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use rustix::process::geteuid;
 
@@ -149,8 +150,12 @@ fn trial(
     }
 }
 
+/// Each process looks once. A look for each trial would make hundreds of directories.
 fn lab_has(fs: Fs) -> io::Result<()> {
-    lab::fresh_dir(fs, "probe").map(drop)
+    const COUNT: usize = Fs::ALL.len();
+    static FOUND: [OnceLock<Result<(), String>>; COUNT] = [const { OnceLock::new() }; COUNT];
+    let look = || lab::fresh_dir(fs, "probe").map(drop).map_err(|why| why.to_string());
+    FOUND[fs as usize].get_or_init(look).clone().map_err(io::Error::other)
 }
 
 fn can_make_volumes() -> io::Result<()> {
