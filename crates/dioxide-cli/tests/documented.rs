@@ -87,9 +87,7 @@ impl Stage {
         }
         for name in ["fio", "program"] {
             let path = dir.path().join("bin").join(name);
-            fs::write(&path, "#!/bin/sh\n").unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            fs::set_permissions(&path, mode).unwrap();
+            dioxide_testkit::files::install_script("#!/bin/sh\n", &path).unwrap();
         }
         fs::write(dir.path().join("job.fio"), "").unwrap();
         let log = dioxide_log::Log::open(dir.path().join("data/log")).unwrap();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use dioxide_testkit::files::install_program;
+use dioxide_testkit::files::{install_program, install_script};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -81,7 +81,8 @@ fn a_library_that_is_missing_is_one_sentence() {
 fn a_program_that_cannot_start_ends_with_126_or_127() {
     let dir = fresh_dir();
     let file = dir.path().join("file");
-    fs::write(&file, "#!/no/such/interpreter\n").unwrap();
+    install_script("#!/no/such/interpreter\n", &file).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let start = |program: &str| {
         let output = run_in(dir.path(), "", &[program]).env("PATH", dir.path()).output().unwrap();
         assert_eq!((stdout(&output), stderr(&output).lines().count()), ("", 1), "{output:?}");
@@ -107,9 +108,8 @@ fn a_static_program_runs_without() {
 fn a_script_of_a_static_interpreter_runs_without() {
     let dir = fresh_dir();
     let program = compiled(dir.path(), &["-static"]);
-    let (text, script) = (dir.path().join("text"), dir.path().join("script"));
-    fs::write(&text, format!("#!{}\n", program.display())).unwrap();
-    install_program(&text, &script).unwrap();
+    let script = dir.path().join("script");
+    install_script(&format!("#!{}\n", program.display()), &script).unwrap();
     let output = run_in(dir.path(), "", &[script.to_str().unwrap()]).output().unwrap();
     expect_run_without(&output, "is a script for");
 }

@@ -2,7 +2,7 @@
 //! ioctl. And copies of programs that tests run.
 
 use std::ffi::{c_int, c_ulong};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -45,6 +45,14 @@ pub fn extents(path: impl AsRef<Path>) -> io::Result<Vec<Extent>> {
 pub fn install_program(from: impl AsRef<Path>, to: &Path) -> io::Result<()> {
     let args = ["-m".as_ref(), "755".as_ref(), from.as_ref().as_os_str(), to.as_os_str()];
     command::run(command::TOOL_LIMIT, "install", args).map(drop)
+}
+
+/// Writes a program with the content `text`, as [`install_program`] copies one.
+pub fn install_script(text: &str, to: &Path) -> io::Result<()> {
+    let draft = to.with_extension("draft");
+    fs::write(&draft, text)?;
+    install_program(&draft, to)?;
+    fs::remove_file(draft)
 }
 
 /// The device address range, in bytes, of the longest extent of a file. Not for btrfs, which
