@@ -2,6 +2,9 @@
 .PHONY: bench pages test test-all integrations agreement check mutants fuzz simulate loom sanitize install deb deb-test rpm dist dist-test capi install-capi lab unlab
 .NOTPARALLEL:
 
+# A machine without the crates fetches hundreds.
+export CARGO_NET_RETRY ?= 10
+
 bench:
 	cargo run --release -p dioxide-cli -- bench
 
