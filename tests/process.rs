@@ -319,9 +319,14 @@ fn a_reading_handle_goes_on_in_a_forked_child(dir: TestDir) -> TrialResult {
     });
     assert_eq!(held, 20);
     file.close()?;
-    assert!(holds_in_a_fork(|| reader
-        .len()
-        .is_ok_and(|len| fs::metadata(&path).unwrap().len() == len)));
+    assert!(holds_in_a_fork(|| {
+        let len = fs::metadata(&path).unwrap().len();
+        assert_eq!(reader.len().unwrap(), len);
+        // It returned whole blocks beside a writer of the child.
+        let file = writable().open(&path).unwrap();
+        file.append(&[1; 100]).unwrap();
+        reader.len().unwrap() == len + 100 && reader.read_at(&mut [0; 200], len).unwrap() == 100
+    }));
     Ok(())
 }
 

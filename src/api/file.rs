@@ -312,8 +312,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Only for a reader beside another process: the kernel's error, or `EAGAIN` if the file
-    /// changes so fast that no two looks agree.
+    /// Only for a read-only handle: the kernel's error, or `EAGAIN` if the file changes so fast
+    /// that no two looks agree.
     pub fn len(&self) -> Result<u64> {
         match self.inner() {
             FileHandle::Shared { engine, .. } => Ok(engine.len()),

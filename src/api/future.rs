@@ -147,8 +147,8 @@ impl AsyncFile {
         Blocking::new(move || work(&file?))
     }
 
-    /// Returns the length in bytes, as [`File::len`]. It blocks only for a read-only handle beside
-    /// another process.
+    /// Returns the length in bytes, as [`File::len`]. It blocks only for a read-only handle of a
+    /// file that this process does not write.
     ///
     /// # Errors
     ///
@@ -189,11 +189,12 @@ impl AsyncFile {
         self.reactor.handle()
     }
 
-    /// Whether the reactor makes several reads at a time. Without a ring it reads a file that this
-    /// process does not write by one call at a time. In the child of a fork it does nothing.
-    pub(crate) fn has_parallel_reads(&self) -> bool {
+    /// Whether a read in a thread is better than one by the reactor. Without a ring the reactor
+    /// makes one call at a time. In the child of a fork it is the parent's, but a read-only handle
+    /// still reads.
+    pub(crate) fn is_read_by_calls(&self) -> bool {
         let is_reader = matches!(*self.target, FileHandle::Reader(_));
-        !is_reader || self.handle().is_current() && self.handle().has_ring()
+        is_reader && !(self.handle().is_current() && self.handle().has_ring())
     }
 }
 

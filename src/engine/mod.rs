@@ -239,10 +239,20 @@ impl Engine {
     }
 
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let closed = || self.error(Operation::Read, Some(offset), ErrorKind::Os(libc::EBADF));
+        self.read_unless_closed(into, offset)?.ok_or_else(closed)
+    }
+
+    /// Like [`read_at`](Self::read_at); returns `None` if the file was closed before.
+    pub fn read_unless_closed(&self, into: &mut [u8], offset: u64) -> Result<Option<usize>> {
         let fail = |kind| self.error(Operation::Read, Some(offset), kind);
         let _pass = self.begin(Operation::Read)?;
+        // Inside the gate: close sets this while it holds the gate shut.
+        if self.is_closed() {
+            return Ok(None);
+        }
         let read = read_up_to(&*self.backend, into, offset, self.len(), self.alignment);
-        read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
+        read.map(|read| Some(read as usize)).map_err(|error| fail(os_error::kind(&error)))
     }
 
     pub fn sync_data(self: &Arc<Self>) -> Result<()> {

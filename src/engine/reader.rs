@@ -3,20 +3,22 @@
 
 use crate::backend::{Backend, Stamps};
 use crate::engine::process::Process;
-use crate::engine::registry::{Key, Writer};
+use crate::engine::registry::Key;
 use crate::engine::{self, Engine, recover};
 use crate::error::{Error, Operation, Result};
 use crate::os_error;
 use crate::rules::marker::Marker;
 use crate::rules::recovery::Verdict;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::probe::{Alignment, Facts};
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often a read is repeated because the file may have been truncated, before it fails.
+/// How often a read without an engine is begun before it fails.
 const READS_MAX: u32 = 100;
 
 /// How often a read is repeated because a file without a marker changed meanwhile.
@@ -30,8 +32,6 @@ struct View {
     len: u64,
     /// The stamps at that time. Used only without a marker of the file's own.
     stamps: Stamps,
-    /// The engine of this process that was closing the file.
-    closing: Option<Arc<Engine>>,
 }
 
 /// How an attempt reads the file.
@@ -41,12 +41,6 @@ pub(crate) enum Way {
     Engine(Arc<Engine>),
     /// Without one. Everything below this length was written.
     UpTo(u64),
-}
-
-impl View {
-    fn new(marker: Option<Vec<u8>>, len: u64, stamps: Stamps) -> Self {
-        Self { marker, len, stamps, closing: None }
-    }
 }
 
 /// The change of a file during a read.
@@ -63,8 +57,9 @@ enum Since {
 /// The attempts of a read through a read-only handle.
 ///
 /// While this process has the file open for writing, its engine reads: only the engine knows the
-/// exact length. The file itself shows whole blocks until the close has truncated it. An attempt
-/// without the engine that meets the open or the close of a writer is therefore repeated.
+/// exact length. The file shows whole blocks until the close has truncated it. So an attempt
+/// without the engine does not count if this process opened the file meanwhile. A read during the
+/// close waits for its end.
 ///
 /// Another process may write the file, and even truncate it. A read during a truncate may return
 /// zeros of space that was grown again, so it is repeated. Growth is harmless, and frequent beside
@@ -77,6 +72,8 @@ enum Since {
 /// (Before Linux 6.13, a change within one clock tick is not seen.)
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
+    /// The opens by this process before the last one began.
+    opens: u64,
     /// The state of the file when the last one began.
     view: Option<View>,
     begun: u32,
@@ -86,36 +83,20 @@ pub(crate) struct Attempts {
 impl Attempts {
     /// Begins an attempt to read up to `wanted_end`.
     pub fn begin(&mut self, reader: &Reader, wanted_end: u64) -> io::Result<Way> {
-        self.begun += 1;
-        // It has truncated the file before it is closed.
-        let closing = match reader.writer() {
-            Some(Writer::Open(engine)) => return Ok(Way::Engine(engine)),
-            Some(Writer::Closing(engine)) if !engine.is_closed() => Some(engine),
-            Some(Writer::Closing(_)) | None => None,
-        };
-        let mut view = reader.find(wanted_end)?;
-        if let Some(engine) = &closing {
-            view.len = view.len.min(engine.len());
+        self.opens = reader.opens();
+        if let Some(engine) = reader.writer() {
+            return Ok(Way::Engine(engine));
         }
-        view.closing = closing;
-        Ok(Way::UpTo(self.view.insert(view).len))
+        self.begun += 1;
+        Ok(Way::UpTo(self.view.insert(reader.find(wanted_end)?).len))
     }
 
     /// Takes the result of an attempt without an engine. Returns the result of the read, or `None`
     /// if another attempt is needed.
     pub fn on_result(&mut self, reader: &Reader, read: io::Result<u64>) -> Option<io::Result<u64>> {
         let view = self.view.as_ref().expect("an attempt was begun");
-        // The order matters: a close that has ended by now shows in the file.
-        let met_writer = match reader.writer() {
-            Some(Writer::Open(_)) => true,
-            Some(Writer::Closing(engine)) => {
-                !engine.is_closed()
-                    && !view.closing.as_ref().is_some_and(|known| Arc::ptr_eq(known, &engine))
-            }
-            None => false,
-        };
         let since = match reader.since(view) {
-            _ if met_writer => Since::PerhapsTruncation,
+            _ if reader.opens() != self.opens => Since::PerhapsTruncation,
             Ok(since) => since,
             Err(error) => return Some(Err(error)),
         };
@@ -152,6 +133,8 @@ pub(crate) struct Reader {
     /// The last marker, and the length found with it. As long as that marker stands, the file only
     /// grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
+    /// Counts how often this process opened the file for writing.
+    opens: Arc<AtomicU64>,
     /// Reads a device for queues. Closes with the reader.
     of_device: Option<Arc<Engine>>,
 }
@@ -166,7 +149,8 @@ impl Reader {
         of_device: Option<Arc<Engine>>,
         process: &'static Process,
     ) -> Self {
-        Self { backend, path, facts, key, process, known: Mutex::default(), of_device }
+        let (known, opens) = (Mutex::default(), process.registry.watch(key));
+        Self { backend, path, facts, key, process, known, opens, of_device }
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -201,13 +185,10 @@ impl Reader {
         let mut attempts = Attempts::default();
         loop {
             let len = match attempts.begin(self, wanted_end).map_err(fail)? {
-                Way::Engine(engine) => {
-                    let result = engine.read_at(into, offset);
-                    if self.is_beside(&engine) {
-                        return result;
-                    }
-                    continue;
-                }
+                Way::Engine(engine) => match engine.read_unless_closed(into, offset)? {
+                    Some(read) => return Ok(read),
+                    None => continue,
+                },
                 Way::UpTo(len) => len,
             };
             let read = engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment);
@@ -217,17 +198,15 @@ impl Reader {
         }
     }
 
-    /// Whether this engine still has the file open for writing. If not, another process may have
-    /// truncated a range that the engine read.
-    pub fn is_beside(&self, engine: &Arc<Engine>) -> bool {
-        matches!(self.writer(), Some(Writer::Open(now)) if Arc::ptr_eq(&now, engine))
+    /// The engine of this process that writes the file. It knows the exact length, and keeps reads
+    /// and truncates apart. The child of a fork has writers of its own.
+    fn writer(&self) -> Option<Arc<Engine>> {
+        let process = if self.process.is_current() { self.process } else { Process::current() };
+        (!self.facts.is_device).then(|| process.registry.writer(self.key)).flatten()
     }
 
-    /// The engine of this process that writes the file. It knows the exact length, and keeps reads
-    /// and truncates apart.
-    fn writer(&self) -> Option<Writer> {
-        let writable_here = self.process.is_current() && !self.facts.is_device;
-        writable_here.then(|| self.process.registry.writer(self.key)).flatten()
+    fn opens(&self) -> u64 {
+        self.opens.load(Ordering::SeqCst)
     }
 
     /// The engine that reads a device: its length is fixed, so no other process matters.
@@ -260,12 +239,12 @@ impl Reader {
     /// least `enough`.
     fn find(&self, enough: u64) -> io::Result<View> {
         if self.facts.is_device {
-            return Ok(View::new(None, self.facts.len, Stamps::new()));
+            return Ok(View { marker: None, len: self.facts.len, stamps: Stamps::new() });
         }
         if let Some((known, len)) = self.known().filter(|(_, len)| *len >= enough)
             && self.read_marker()?.as_ref() == Some(&known)
         {
-            return Ok(View::new(Some(known), len, Stamps::new()));
+            return Ok(View { marker: Some(known), len, stamps: Stamps::new() });
         }
         // Before the look: a change during it counts as a change since.
         let stamps = self.backend.stamps()?;
@@ -279,7 +258,7 @@ impl Reader {
             }
         };
         self.learn(marker.clone().filter(|marker| self.is_own(marker)).map(|marker| (marker, len)));
-        Ok(View::new(marker, len, stamps))
+        Ok(View { marker, len, stamps })
     }
 
     /// Whether a marker belongs to this file. It may be unreadable, or come from a copied file.
@@ -320,9 +299,13 @@ fn only_grew(before: &[u8], now: &[u8]) -> bool {
 impl Drop for Reader {
     fn drop(&mut self) {
         // In the child of a fork, a thread that it does not have may hold the locks.
-        if let Some(engine) = self.engine_of_device() {
+        if !self.process.is_current() {
+            return;
+        }
+        if let Some(engine) = &self.of_device {
             engine.close();
         }
+        self.process.registry.watch_no_more(self.key, mem::take(&mut self.opens));
     }
 }
 

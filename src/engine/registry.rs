@@ -3,6 +3,7 @@
 
 use super::Engine;
 use crate::error::Result;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::sys::probe::{Facts, Part};
 use std::collections::HashMap;
@@ -43,19 +44,13 @@ impl<F: FnOnce() -> Result<Engine>> Opening for F {
     }
 }
 
-/// The engine of a file that this process writes.
-#[derive(Debug)]
-pub(crate) enum Writer {
-    Open(Arc<Engine>),
-    /// The last handle is gone. The length is final once the operations in flight have ended.
-    Closing(Arc<Engine>),
-}
-
 /// The files that this process has open for writing.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     files: Mutex<HashMap<Key, Entry>>,
     changed: Condvar,
+    /// The number of opens of each file that readers watch.
+    opens: Mutex<HashMap<Key, Arc<AtomicU64>>>,
 }
 
 #[derive(Debug)]
@@ -66,6 +61,7 @@ enum Entry {
         engine: Arc<Engine>,
         handles: usize,
     },
+    /// The last handle is gone.
     Closing(Arc<Engine>),
 }
 
@@ -87,12 +83,28 @@ impl Registry {
         }
     }
 
-    /// The engine that writes a file now. Adds no handle and does not wait.
-    pub fn writer(&self, key: Key) -> Option<Writer> {
+    /// The engine that has a file open, until it is closed. Adds no handle and does not wait.
+    pub fn writer(&self, key: Key) -> Option<Arc<Engine>> {
         match self.files.lock().get(&key) {
-            Some(Entry::Open { engine, .. }) => Some(Writer::Open(engine.clone())),
-            Some(Entry::Closing(engine)) => Some(Writer::Closing(engine.clone())),
-            Some(Entry::Busy) | None => None,
+            Some(Entry::Open { engine, .. } | Entry::Closing(engine)) if !engine.is_closed() => {
+                Some(engine.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Counts the opens of a file from now on, until [`watch_no_more`](Self::watch_no_more). Each
+    /// counts before its engine can write.
+    pub fn watch(&self, key: Key) -> Arc<AtomicU64> {
+        self.opens.lock().entry(key).or_default().clone()
+    }
+
+    /// Takes back what [`watch`](Self::watch) returned.
+    pub fn watch_no_more(&self, key: Key, opens: Arc<AtomicU64>) {
+        let mut all = self.opens.lock();
+        drop(opens);
+        if all.get(&key).is_some_and(|opens| Arc::strong_count(opens) == 1) {
+            all.remove(&key);
         }
     }
 
@@ -105,6 +117,9 @@ impl Registry {
             }
         }
         let made = opening.engine().map(Arc::new);
+        if let Some(opens) = self.opens.lock().get(&key) {
+            opens.fetch_add(1, Ordering::SeqCst);
+        }
         self.replace(
             key,
             made.as_ref().ok().map(|engine| Entry::Open { engine: engine.clone(), handles: 1 }),

@@ -22,7 +22,7 @@ enum Ahead {
 impl Ahead {
     fn new(file: &Arc<AsyncFile>, mut chunk: Chunk, start: u64) -> Self {
         let file = file.clone();
-        if file.has_parallel_reads() {
+        if !file.is_read_by_calls() {
             return Self::Begun(TransferOf::read_at(file, chunk, start));
         }
         Self::Called(Blocking::new(move || {

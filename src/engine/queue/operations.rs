@@ -331,7 +331,7 @@ impl Driver {
     }
 
     /// Routes a read through a read-only handle to the engine of this process that writes the file.
-    /// Without one, begins to read the file, and returns false.
+    /// Without one, begins to read the file, or ends the read, and returns false.
     fn route(&mut self, number: usize) -> bool {
         self.leave_engine(number);
         loop {
@@ -384,11 +384,6 @@ impl Driver {
     pub(super) fn on_transferred(&mut self, number: usize, result: io::Result<u64>) {
         let operation = &mut self.operations.pending[number];
         let engine = operation.file.map(|file| &self.files[file].engine);
-        if let (Some(by_reader), Some(engine)) = (&operation.by_reader, engine)
-            && !by_reader.reader.is_beside(engine)
-        {
-            return self.begin(&[number]);
-        }
         let result = match (operation.what, engine) {
             (OpKind::Read(_), engine) => {
                 let reading = operation.reading.as_mut().expect("it was begun");

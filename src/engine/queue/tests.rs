@@ -3,8 +3,9 @@
 use crate::api::sim::{self, Call, Disk};
 use crate::engine::handle::FileHandle;
 use crate::error::Operation;
-use crate::{Buffer, OpenOptions, Queue};
+use crate::{Buffer, Growth, OpenOptions, Queue};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 const BLOCK: usize = 4096;
@@ -143,6 +144,63 @@ fn reads_without_a_writer_were_made_one_at_a_time() {
             assert_eq!(buffer.unwrap()[..], blocks(1 + tag as u8, 1)[..]);
         }
     });
+}
+
+/// Reads of a thread while another one opens, appends to and closes the same file. During the
+/// close, the file has whole blocks, or less than was acknowledged.
+#[test]
+fn a_read_beside_the_writers_of_its_process_ended_elsewhere_than_the_file() {
+    const LIVES: u64 = 4;
+    const APPENDS: u64 = 3;
+    for seed in sim::seeds(200) {
+        let growth = [Growth::None, Growth::Unwritten, Growth::Zeroed][seed as usize % 3];
+        sim::run(seed, || {
+            let disk = Disk::new(seed);
+            disk.open(&log(), "log").unwrap().close().unwrap();
+            let reader = disk.open(&OpenOptions::new(), "log").unwrap();
+            let queue = Queue::new(1);
+            let (begun, acked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let writes = {
+                let (begun, acked) = (begun.clone(), acked.clone());
+                sim::spawn(move || {
+                    for _ in 0..LIVES {
+                        let file = disk.open(log().growth(growth), "log").unwrap();
+                        for _ in 0..APPENDS {
+                            begun.fetch_add(100, SeqCst);
+                            file.append(&[1; 100]).unwrap();
+                            acked.fetch_add(100, SeqCst);
+                        }
+                        file.close().unwrap();
+                    }
+                })
+            };
+            let mut into = Buffer::zeroed(2 * BLOCK);
+            let mut number = 0;
+            while acked.load(SeqCst) < LIVES * APPENDS * 100 || number % 3 > 0 {
+                let before = acked.load(SeqCst);
+                into.fill(0);
+                let len = match number % 3 {
+                    0 => reader.len().unwrap(),
+                    1 => reader.read_at(&mut into, 0).unwrap() as u64,
+                    _ => {
+                        queue.read_at(&reader, into, 0, 0).unwrap();
+                        let done = queue.reap(1).next().unwrap();
+                        into = done.buffer.unwrap();
+                        done.result.unwrap()
+                    }
+                };
+                let is_whole = number % 3 == 0 || into[..len as usize].iter().all(|it| *it == 1);
+                let may_be = before..=begun.load(SeqCst);
+                assert!(
+                    may_be.contains(&len) && len % 100 == 0 && is_whole,
+                    "seed {seed}, {growth:?}, read {number}: {len} of {may_be:?}"
+                );
+                number += 1;
+                sim::sleep(Duration::from_micros(1 + seed % 7));
+            }
+            writes.join().unwrap();
+        });
+    }
 }
 
 /// The engine of a writer that came later does not know of such a read.

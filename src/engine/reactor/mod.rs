@@ -74,7 +74,7 @@ pub(crate) struct Reactor {
     pool: Option<Arc<Pool>>,
     /// The worker has a thread of its own, not one of the program.
     has_thread: bool,
-    /// Its worker may use a ring. (Unknown before there is one.)
+    /// Its worker uses a ring, or did not start yet.
     has_ring: AtomicBool,
     state: Mutex<State>,
     let_go: Condvar,
@@ -158,7 +158,7 @@ impl Reactor {
         self.process.is_current()
     }
 
-    /// Whether its reads of files without a writer run beside each other.
+    /// Whether its worker uses a ring.
     pub fn has_ring(&self) -> bool {
         self.has_ring.load(Ordering::Relaxed)
     }

@@ -271,25 +271,6 @@ fn read_between_an_announcement_and_its_truncate(read: Read) {
     assert!(here.has_happened() && elsewhere.has_happened());
 }
 
-/// A read during a close of this process returned whole blocks.
-#[test]
-fn a_read_during_a_close_met_zeros_past_the_end() {
-    for read in WAYS_TO_READ {
-        for prepared in [None, Some(Prepared::Unwritten), Some(Prepared::Zeroed)] {
-            let beside = Beside::new(&Disk::new(DISK_BYTES));
-            let engine = beside.registered(prepared);
-            engine.append(&[1; 100], true).unwrap();
-            let reader = beside.reader();
-            beside.before(Before::Truncate, move |_| {
-                let (bytes, _) = read(&reader, Buffer::zeroed(BLOCK_BYTES as usize), 0).unwrap();
-                assert_eq!((bytes, reader.len().unwrap()), (100, 100), "{prepared:?}");
-            });
-            Process::current().registry.leave(Key::of(&beside.facts())).unwrap();
-            assert!(beside.has_happened());
-        }
-    }
-}
-
 /// A read that met the open of a writer, or its next attempt, returned whole blocks.
 #[test]
 fn a_read_that_began_before_the_writer_met_zeros_past_the_end() {
