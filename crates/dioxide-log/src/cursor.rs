@@ -24,6 +24,11 @@ impl Cursor {
         Self { member, offset, lsn, run }
     }
 
+    /// Expects no record any more. The segment stays open, as the next place may lie there.
+    pub fn forget_run(&mut self) {
+        self.run = (Lsn(0), Lsn(0));
+    }
+
     /// Leaves for a segment, which may be another one.
     pub fn leave_for(self, segment: u64) {
         if self.member.header.number != segment {

@@ -48,7 +48,7 @@ pub struct LogReader {
     frames: Window,
     /// Of the records that are returned.
     window: Window,
-    /// Where the frame of the next record is expected. None if it must be looked up.
+    /// Where the frame of the next record is expected, as far as its run goes.
     at: Option<Cursor>,
 }
 
@@ -107,8 +107,8 @@ impl LogReader {
     /// Moves the position. The next read looks what the writer has changed.
     pub fn seek(&mut self, lsn: Lsn) {
         self.next = lsn;
-        self.at = None;
         self.is_moved = true;
+        self.forget_place();
     }
 
     /// The lowest LSN that the log has, as far as it was followed.
@@ -190,13 +190,20 @@ impl LogReader {
         Err(Error::corrupt(self.storage.path(), 0, "the writer is too fast for this reader"))
     }
 
+    /// The place of the next record is to be looked up.
+    fn forget_place(&mut self) {
+        if let Some(at) = &mut self.at {
+            at.forget_run();
+        }
+    }
+
     /// Makes the cursor lead to the next record.
     fn look_up(&mut self) -> Result<()> {
-        if self.at.as_ref().is_some_and(|at| self.next < at.run.1) {
-            return Ok(());
-        }
         let (index, lsn) = (self.followed.scan.index(), self.next);
         let (first, next) = (index.front(), self.stable_lsn());
+        if self.at.as_ref().is_some_and(|at| (first..at.run.1).contains(&lsn)) {
+            return Ok(());
+        }
         let place = index.find(lsn).ok_or(Error::OutOfRange { lsn, first, next })?;
         let is_same =
             |at: &Cursor| (at.member.header.number, at.run.0) == (place.segment, place.run.0);
@@ -224,6 +231,7 @@ impl LogReader {
         if mark == self.mark {
             return Ok(());
         }
+        let truncations = self.followed.scan.truncations();
         let follows = mark.epoch == self.mark.epoch
             && self.followed.go_on(&mut self.frames, self.storage.as_ref())
             && self.followed.scan.index().next() >= mark.next;
@@ -231,6 +239,10 @@ impl LogReader {
             // Another writer may have removed frames. Or this reader was so slow that a segment was
             // removed, or used again.
             return self.find_again();
+        }
+        if self.followed.scan.truncations() != truncations {
+            // Other records may have its LSNs.
+            self.forget_place();
         }
         self.mark = below_both(mark, self.storage.mark()?);
         Ok(())

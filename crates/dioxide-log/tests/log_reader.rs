@@ -3,6 +3,7 @@
 use dioxide_log::storage::memory::Memory;
 use dioxide_log::{Durability, Error, Log, LogOptions, LogReader, Lsn};
 use fastrand::Rng;
+use std::fs;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -19,6 +20,12 @@ fn rest(reader: &mut LogReader) -> Vec<(Lsn, Vec<u8>)> {
         records.push((record.lsn, record.payload.to_vec()));
     }
     records
+}
+
+fn append(log: &Log, count: usize, record: &[u8]) {
+    for _ in 0..count {
+        log.append(record).unwrap();
+    }
 }
 
 fn records(log: &Log) -> Vec<(Lsn, Vec<u8>)> {
@@ -117,4 +124,63 @@ fn a_reader_waits_for_records_and_is_told_of_removed_ones() {
     assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
     reader.seek(reader.first_lsn());
     assert_eq!(rest(&mut reader), records(&log));
+}
+
+/// It had read ahead of what was stable. It then looked for changes, and yet returned those bytes.
+#[test]
+fn a_reader_returned_records_that_were_replaced() {
+    for first in 1..=5 {
+        let disk = Memory::default();
+        let options = small().durability(Durability::OnSync);
+        let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+        append(&log, 4, b"stable");
+        log.sync().unwrap();
+        append(&log, 6, b"not stable");
+        let mut reader = LogReader::of(Arc::new(disk)).unwrap();
+        assert_eq!(rest(&mut reader).len(), 4);
+
+        log.truncate_back(Lsn(first)).unwrap();
+        append(&log, 12, b"another");
+        log.sync().unwrap();
+        let expected: Vec<_> = records(&log).into_iter().filter(|(lsn, _)| *lsn > Lsn(4)).collect();
+        assert_eq!(rest(&mut reader), expected, "from record {first} on");
+    }
+}
+
+#[test]
+fn a_reader_returned_records_that_it_had_seen_removed() {
+    let disk = Memory::default();
+    let options = small().durability(Durability::OnSync);
+    let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+    log.append(b"stable").unwrap();
+    log.sync().unwrap();
+    append(&log, 6, b"not stable");
+    let mut reader = LogReader::of(Arc::new(disk)).unwrap();
+    assert_eq!(rest(&mut reader).len(), 1);
+    log.truncate_front(Lsn(5)).unwrap();
+    let error = reader.next().unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { first: Lsn(5), .. }), "{error}");
+}
+
+/// Each segment that a reader had left by a seek stayed open.
+#[test]
+fn a_reader_kept_segments_open_after_a_seek() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    append(&log, 200, &[7; 9000]);
+    log.close().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let opened = || {
+        let targets = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let targets = targets.filter_map(|entry| fs::read_link(entry.path()).ok());
+        let of_the_log = targets.filter(|target| target.starts_with(&path));
+        of_the_log.filter(|target| target.to_str().unwrap().contains("segment-")).count()
+    };
+    let mut reader = LogReader::open(&path).unwrap();
+    for lsn in (1..200).step_by(5).map(Lsn) {
+        reader.seek(lsn);
+        assert_eq!(reader.next().unwrap().unwrap().lsn, lsn);
+        // The last segment of the log, and that of the record.
+        assert!(opened() <= 2, "{} at record {lsn}", opened());
+    }
 }

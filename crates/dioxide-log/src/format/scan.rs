@@ -47,6 +47,7 @@ pub struct Scan {
     batch: Vec<Begun>,
     index: Index,
     records: u64,
+    truncations: u64,
     closed: bool,
 }
 
@@ -60,6 +61,7 @@ impl Scan {
             batch: Vec::new(),
             index: Index::new(header.front, header.first),
             records: 0,
+            truncations: 0,
             closed: false,
         }
     }
@@ -97,6 +99,11 @@ impl Scan {
     /// The number of records that count, also of those that were truncated later.
     pub fn records(&self) -> u64 {
         self.records
+    }
+
+    /// The number of truncations of the back.
+    pub fn truncations(&self) -> u64 {
+        self.truncations
     }
 
     /// Whether the last frame that counts closed the log.
@@ -167,6 +174,7 @@ impl Scan {
     fn apply(&mut self, kind: Kind, lsn: Lsn, offset: u64) {
         self.index.apply(kind, lsn, self.number, offset);
         self.records += u64::from(kind == Kind::Record);
+        self.truncations += u64::from(kind == Kind::Back);
         self.closed = kind == Kind::Closed;
     }
 }
