@@ -11,7 +11,7 @@ use crate::recover::{Member, follow, member_of};
 use crate::storage::device::is_device;
 use crate::storage::dir::Dir;
 use crate::storage::{Mark, Storage};
-use crate::view;
+use crate::view::{self, LOOKS_MAX};
 use crate::window::Window;
 use dioxide::Buffer;
 use std::collections::VecDeque;
@@ -22,8 +22,6 @@ use std::time::{Duration, Instant};
 
 /// Most often a few frames have come.
 const FRAMES_BYTES: usize = 16 << 10;
-/// How often a record is looked for while the writer uses its segment again.
-const ATTEMPTS_MAX: usize = 8;
 /// The pauses between two looks while nothing new is there.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
@@ -70,6 +68,7 @@ impl LogReader {
     ///
     /// - [`Error::Missing`]: there is no log.
     /// - [`Error::Corrupt`], [`Error::Version`]: the log is damaged, or of a later version.
+    /// - [`Error::Changing`]: the writer frees segments faster than they are read.
     /// - [`Error::Options`]: it is a block device, which has no mark.
     ///
     /// Or the error of a system call.
@@ -128,6 +127,8 @@ impl LogReader {
     /// - [`Error::OutOfRange`]: the record was removed by a truncation of the front.
     ///   [`seek`](Self::seek) to [`first_lsn`](Self::first_lsn) goes on.
     /// - [`Error::Corrupt`]: the log is damaged.
+    /// - [`Error::Changing`]: the writer frees segments faster than they are read. A later call may
+    ///   succeed.
     ///
     /// Or the error of a read.
     #[allow(clippy::should_implement_trait)] // It lends.
@@ -164,8 +165,7 @@ impl LogReader {
             self.refresh()?;
             self.is_moved = false;
         }
-        let mut before = self.mark;
-        for attempt in 0..ATTEMPTS_MAX {
+        for look in 1..=LOOKS_MAX {
             if self.next >= self.stable_lsn() {
                 return Ok(None);
             }
@@ -179,15 +179,14 @@ impl LogReader {
                 }
                 Err(error) => error,
             };
-            // A segment may be used again at any time. All is read anew, at least once, and as long
-            // as the writer changes the log meanwhile.
-            self.find_again()?;
-            if attempt > 0 && self.mark == before {
+            let failure = at.member.failure(failure, self.storage.path());
+            // The log may be another one than this reader knows, but not at once again.
+            if look > 1 && !matches!(failure, Error::Changing { .. }) {
                 return Err(failure);
             }
-            before = self.mark;
+            self.find_again()?;
         }
-        Err(Error::corrupt(self.storage.path(), 0, "the writer is too fast for this reader"))
+        Err(Error::Changing { path: self.storage.path().into() })
     }
 
     /// The place of the next record is to be looked up.

@@ -18,16 +18,22 @@ use crate::storage::{Segment, Storage};
 use crate::window::Window;
 use dioxide::Buffer;
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 const WINDOW_BYTES: usize = 1 << 20;
 const THREADS_MAX: usize = 8;
 /// The start of a segment without a valid header that is searched for frames. The first frame lies
 /// there if the header was written once.
 const WITNESS_BYTES: u64 = 16 << 10;
+/// A header may be in the middle of its write. So a reader that failed looks more than once.
+const HEADER_LOOKS: usize = 3;
+const HEADER_PAUSE: Duration = Duration::from_millis(1);
 
 /// A segment of a log, with its header.
 #[derive(Clone, Debug)]
@@ -40,6 +46,29 @@ impl Member {
     /// The identity of its frames.
     pub fn home(&self) -> Home {
         Home { log: self.header.log, life: self.header.life() }
+    }
+
+    /// Returns the error of a reader without the writer. It is [`Error::Changing`] if the segment
+    /// has another use by now, or is gone. `path` is that of the log.
+    pub fn failure(&self, error: Error, path: &Path) -> Error {
+        let changing = Error::Changing { path: path.into() };
+        let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
+        for _ in 0..HEADER_LOOKS {
+            match self.segment.read(&mut block, 0) {
+                Err(read) if io::Error::from(read.clone()).kind() == io::ErrorKind::NotFound => {
+                    return changing;
+                }
+                Err(_) => return error,
+                Ok(()) => {}
+            }
+            match Header::parse(&block) {
+                Found::Header(header) if header == self.header => {}
+                Found::Invalid => {}
+                _ => return changing,
+            }
+            thread::sleep(HEADER_PAUSE);
+        }
+        error
     }
 }
 

@@ -15,8 +15,8 @@ use dioxide::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A writer changes the log while it is read, so an error counts once it is found again.
-const ATTEMPTS_MAX: usize = 8;
+/// How often a log is looked at while a writer changes it.
+pub(crate) const LOOKS_MAX: usize = 8;
 
 /// A log as it was found, without the lock of its writer. Nothing is changed.
 ///
@@ -36,6 +36,7 @@ impl LogView {
     ///
     /// - [`Error::Missing`]: there is no log.
     /// - [`Error::Corrupt`], [`Error::Version`]: the log is damaged, or of a later version.
+    /// - [`Error::Changing`]: a writer frees segments faster than they are read.
     ///
     /// Or the error of a system call.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -103,25 +104,38 @@ impl LogView {
 
     /// Returns the records from `lsn` on, as copies. To begin with the first, pass
     /// [`first_lsn`](Self::first_lsn). An error is the last item: [`Error::OutOfRange`] below the
-    /// first record, or that of a read.
+    /// first record, [`Error::Changing`] if a writer uses the segment again, or that of a read.
     pub fn iter_from(&self, lsn: Lsn) -> Records<'_> {
         Records { view: self, next: lsn, window: Window::growing(), at: None }
     }
 }
 
 /// Reads a log that a writer may change meanwhile.
+///
+/// An error counts if the next look finds it again, and the writer has shown no change between the
+/// two. If the writer always shows one, the error counts if each look finds it.
 pub(crate) fn find(storage: &dyn Storage) -> Result<Recovered> {
-    let mut before = String::new();
-    let mut attempts = 1..ATTEMPTS_MAX;
-    let found = loop {
-        match recover(storage) {
-            Err(error) if attempts.next().is_some() && error.to_string() != before => {
-                before = error.to_string();
+    let mut looks = Vec::new();
+    loop {
+        // Without a mark, no change is shown.
+        let mark = storage.mark().ok().flatten();
+        let error = match recover(storage) {
+            Ok(found) => {
+                return found.ok_or_else(|| Error::Missing { path: storage.path().into() });
             }
-            result => break result?,
+            Err(error) => error,
+        };
+        let look = (mark, error.to_string());
+        let is_settled = looks.last() == Some(&look);
+        looks.push(look);
+        let is_last = looks.len() == LOOKS_MAX;
+        if is_settled || (is_last && looks.iter().all(|(_, found)| *found == looks[0].1)) {
+            return Err(error);
         }
-    };
-    found.ok_or_else(|| Error::Missing { path: storage.path().into() })
+        if is_last {
+            return Err(Error::Changing { path: storage.path().into() });
+        }
+    }
 }
 
 /// The records of a [`LogView`], see [`LogView::iter_from`].
@@ -157,10 +171,13 @@ impl Records<'_> {
                 at
             }
         };
-        let Some(size) = at.seek(&mut self.window, self.next)? else {
-            let reason = format!("record {} is not there any more", self.next);
-            return Err(Error::corrupt(at.member.segment.path(), at.offset, reason));
-        };
+        let found = at.seek(&mut self.window, self.next).and_then(|size| {
+            size.ok_or_else(|| {
+                let reason = format!("record {} is not there any more", self.next);
+                Error::corrupt(at.member.segment.path(), at.offset, reason)
+            })
+        });
+        let size = found.map_err(|error| at.member.failure(error, self.view.path()))?;
         let location = Location::new(at.member.header.number, at.offset, size);
         self.at = Some(at);
         Ok(location)

@@ -7,14 +7,11 @@ use crate::format::BLOCK_BYTES;
 use crate::lsn::Lsn;
 use crate::recover::Member;
 use crate::storage::Storage;
-use crate::view::LogView;
+use crate::view::{LOOKS_MAX, LogView};
 use crate::window::Window;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-
-/// How often a log is read anew because a writer has changed it meanwhile.
-const ATTEMPTS_MAX: usize = 8;
 
 /// A log of streams as it was found, without the lock of its writer. Nothing is changed.
 ///
@@ -49,20 +46,15 @@ impl StreamView {
         Self::find(|| LogView::of(storage.clone()))
     }
 
-    /// Reads a log that a writer may change meanwhile. An error counts if the log is as before.
+    /// Reads a log that a writer may change meanwhile.
     fn find(look: impl Fn() -> Result<LogView>) -> Result<Self> {
-        let mut before = None;
-        for _ in 0..ATTEMPTS_MAX {
-            let log = look()?;
-            let path = log.path().to_owned();
-            let range = (path, log.first_lsn(), log.next_lsn());
-            match Self::replay(log) {
-                Err(_) if before.as_ref() != Some(&range) => before = Some(range),
+        let mut looks = 1..LOOKS_MAX;
+        loop {
+            match Self::replay(look()?) {
+                Err(Error::Changing { .. }) if looks.next().is_some() => {}
                 result => return result,
             }
         }
-        let (path, ..) = before.expect("it was looked at");
-        Err(Error::Changing { path })
     }
 
     fn replay(log: LogView) -> Result<Self> {
@@ -107,7 +99,7 @@ impl StreamView {
 
     /// Returns the records of a stream from `lsn` on, as copies. To begin with the first, pass
     /// [`first_lsn`](Self::first_lsn). An error is the last item: [`Error::OutOfRange`] below the
-    /// first record, or that of a read.
+    /// first record, [`Error::Changing`] if a writer uses the segment again, or that of a read.
     pub fn iter_from(&self, id: u64, lsn: Lsn) -> StreamRecords<'_> {
         let window = Window::new(BLOCK_BYTES as usize);
         StreamRecords { view: self, id, next: lsn, window, member: None }
@@ -147,12 +139,14 @@ impl StreamRecords<'_> {
         self.member = Some(member);
         let locations = table.into_iter().flat_map(|table| table.from(lsn)).take(RECORDS_MAX);
         let bytes = read_bytes(locations);
-        self.window.load(member.segment.as_ref(), location.offset.into(), bytes)?;
-        let record = record_at(&self.window, member, location, (id, lsn));
-        record.map(<[u8]>::to_vec).ok_or_else(|| {
-            let reason = format!("record {lsn} of stream {id} is not there any more");
-            Error::corrupt(member.segment.path(), location.offset.into(), reason)
-        })
+        let loaded = self.window.load(member.segment.as_ref(), location.offset.into(), bytes);
+        let record = loaded.and_then(|()| {
+            record_at(&self.window, member, location, (id, lsn)).ok_or_else(|| {
+                let reason = format!("record {lsn} of stream {id} is not there any more");
+                Error::corrupt(member.segment.path(), location.offset.into(), reason)
+            })
+        });
+        record.map(<[u8]>::to_vec).map_err(|error| member.failure(error, view.log.path()))
     }
 }
 
