@@ -867,7 +867,10 @@ fn the_streams_of_a_log_are_printed() {
     assert_eq!(stdout(&dumped), both);
     let from = command("log dump PATH --stream 7 --from 20 --count 5");
     assert_eq!(stdout(&from), format!("{last}\n"));
-    expect_refusal(&command("log dump PATH --stream 7 --from 18"), "LSN 18 is outside of the log");
+    expect_refusal(
+        &command("log dump PATH --stream 7 --from 18"),
+        "LSN 18 is out of range: there are records 19 to 20",
+    );
     assert_eq!(stdout(&command("log dump PATH --stream 5")), "", "it has no record");
 }
 
@@ -908,7 +911,10 @@ fn a_log_is_checked_and_its_records_are_printed() {
     assert_eq!(stdout(&dumped), format!("{twentieth}\n{}\n", r#"{"lsn":21,"bytes":0,"hex":""}"#));
     assert_eq!(stdout(&command("log dump PATH")).lines().count(), 11);
     assert_eq!(stdout(&command("log dump PATH --from 20 --count 1")).trim_end(), twentieth);
-    expect_refusal(&command("log dump PATH --from 10"), "LSN 10 is outside of the log");
+    expect_refusal(
+        &command("log dump PATH --from 10"),
+        "LSN 10 is out of range: there are records 11 to 21",
+    );
 
     let tail = command("log tail PATH --from 3 --count 11");
     assert_eq!(stdout(&tail), stdout(&command("log dump PATH")));

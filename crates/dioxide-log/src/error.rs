@@ -86,10 +86,8 @@ pub enum Error {
     /// log takes no more. Open it again to continue.
     #[error("the log failed before ({0}); open it again")]
     Failed(Arc<Error>),
-    /// The LSN lies outside of the log.
-    #[error(
-        "LSN {lsn} is outside of the log, which has records {first} up to, not including, {next}"
-    )]
+    /// The LSN lies outside of the log or the stream.
+    #[error("LSN {lsn} is out of range: {}", records(*first, *next))]
     OutOfRange {
         /// The LSN.
         lsn: Lsn,
@@ -101,6 +99,14 @@ pub enum Error {
     /// The log, or the set, was closed.
     #[error("the log is closed")]
     Closed,
+}
+
+/// Says which records there are.
+fn records(first: Lsn, next: Lsn) -> String {
+    match first < next {
+        true => format!("there are records {first} to {}", next.0 - 1),
+        false => format!("there are no records, and the next is {next}"),
+    }
 }
 
 impl Error {
@@ -141,5 +147,21 @@ impl From<Error> for io::Error {
             Error::Failed(_) | Error::Closed => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "Up to, not including" made readers of a message compute.
+    #[test]
+    fn a_message_named_a_record_that_is_not_there() {
+        let message = |first, next| {
+            Error::OutOfRange { lsn: Lsn(9), first: Lsn(first), next: Lsn(next) }.to_string()
+        };
+        assert_eq!(message(3, 6), "LSN 9 is out of range: there are records 3 to 5");
+        let none = "LSN 9 is out of range: there are no records, and the next is 6";
+        assert_eq!(message(6, 6), none);
     }
 }

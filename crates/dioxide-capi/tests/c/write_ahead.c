@@ -126,7 +126,7 @@ static void one_thread_has_thousands_in_flight(void)
         EXPECT(dioxide_log_submit(log, &number, sizeof number), number);
     EXPECT(dioxide_log_wait(log, IN_FLIGHT), 0);
     EXPECT(dioxide_log_wait(log, 1), 0);
-    FAILS(dioxide_log_wait(log, IN_FLIGHT + 1), ERANGE, "outside of the log");
+    FAILS(dioxide_log_wait(log, IN_FLIGHT + 1), ERANGE, "out of range");
     EXPECT(dioxide_log_stable_lsn(log), IN_FLIGHT + 1);
     CHECK(stats_of(log).batches >= IN_FLIGHT * sizeof(int) / 4096);
     for (int number = 1; number <= IN_FLIGHT; number += 999) {
@@ -218,9 +218,9 @@ static void both_ends_are_truncated(void)
     EXPECT(dioxide_log_first_lsn(log), 4);
     const void *data = iter;
     size_t length = 1;
-    FAILS(dioxide_log_next(iter, &data, &length), ERANGE, "LSN 1 is outside");
+    FAILS(dioxide_log_next(iter, &data, &length), ERANGE, "LSN 1 is out of range");
     CHECK(data == NULL && length == 0);
-    FAILS(dioxide_log_read(log, 3, &byte, 1), ERANGE, "LSN 3 is outside");
+    FAILS(dioxide_log_read(log, 3, &byte, 1), ERANGE, "LSN 3 is out of range");
     EXPECT(dioxide_log_iter_close(iter), 0);
 
     EXPECT(dioxide_log_iter_from(log, 7, &iter), 0);
@@ -231,13 +231,13 @@ static void both_ends_are_truncated(void)
     EXPECT(append_text(log, "new"), 8);
     expect_next(iter, 8, "new");
     EXPECT(dioxide_log_iter_close(iter), 0);
-    FAILS(dioxide_log_truncate_back(log, 3), ERANGE, "LSN 3 is outside");
-    FAILS(dioxide_log_truncate_back(log, 10), ERANGE, "LSN 10 is outside");
+    FAILS(dioxide_log_truncate_back(log, 3), ERANGE, "LSN 3 is out of range");
+    FAILS(dioxide_log_truncate_back(log, 10), ERANGE, "LSN 10 is out of range");
 
     EXPECT(dioxide_log_truncate_front(log, 1000), 0);
     EXPECT(dioxide_log_first_lsn(log), 1000);
     EXPECT(append_text(log, "far"), 1000);
-    FAILS(dioxide_log_truncate_front(log, (INT64_C(1) << 62) + 1), ERANGE, "outside");
+    FAILS(dioxide_log_truncate_front(log, (INT64_C(1) << 62) + 1), ERANGE, "out of range");
     EXPECT(dioxide_log_truncate_front(log, INT64_C(1) << 62), 0);
     EXPECT(append_text(log, "farther"), INT64_C(1) << 62);
     EXPECT(dioxide_log_close(log), 0);
