@@ -55,20 +55,21 @@ impl Facts {
     /// Reads and checks a log.
     fn of(path: &Path) -> Result<Self> {
         let view = LogView::open(path)?;
+        let facts = Self::of_view(&view);
         if !view.has_streams() {
-            return Ok(Self::of_view(&view, None));
+            return Ok(facts);
         }
-        match StreamView::open(path) {
-            Ok(streams) => Ok(Self::of_view(streams.log(), Some(streams.ids().len()))),
+        match StreamView::of_log(view) {
+            Ok(streams) => Ok(Self { streams: Some(streams.ids().len()), ..facts }),
             Err(error @ Error::Changing { .. }) => {
                 say(&format!("the streams are not counted: {error}"));
-                Ok(Self::of_view(&view, None))
+                Ok(facts)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn of_view(view: &LogView, streams: Option<usize>) -> Self {
+    fn of_view(view: &LogView) -> Self {
         let (first_lsn, next_lsn) = (view.first_lsn().0, view.next_lsn().0);
         let report = view.report();
         Self {
@@ -80,7 +81,7 @@ impl Facts {
             bytes: report.bytes,
             closed: report.closed,
             remnants: report.remnants,
-            streams,
+            streams: None,
         }
     }
 }

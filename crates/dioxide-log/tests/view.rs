@@ -212,7 +212,7 @@ fn a_view_has_each_stream_as_its_log_has_it() {
             .collect();
         log.close().unwrap();
 
-        let view = StreamView::of(Arc::new(disk)).unwrap();
+        let view = StreamView::of_log(LogView::of(Arc::new(disk)).unwrap()).unwrap();
         assert_eq!(view.ids(), ids, "seed {seed}");
         for (id, (range, records)) in expected.into_iter().enumerate() {
             let id = id as u64;
@@ -234,7 +234,8 @@ fn a_view_of_streams_refuses_other_logs() {
     let log = small().open(dir.path()).unwrap();
     log.append(b"a record").unwrap();
     log.close().unwrap();
-    assert!(!LogView::open(dir.path()).unwrap().has_streams());
+    let view = LogView::open(dir.path()).unwrap();
+    assert!(!view.has_streams() && matches!(StreamView::of_log(view), Err(Error::Options(_))));
     assert!(matches!(StreamView::open(dir.path()), Err(Error::Options(_))));
 }
 

@@ -14,13 +14,14 @@ use crate::window::Window;
 use std::fmt;
 use std::future::poll_fn;
 use std::iter;
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// The longest read, unless a record is longer.
 const READ_BYTES_MAX: u64 = 256 << 10;
 /// The number of records that one read covers at most.
-pub(super) const RECORDS_MAX: usize = 4096;
+const RECORDS_MAX: usize = 4096;
 /// A read is longer than a record if this part of it, or more, is records of the stream.
 const SHARE: u64 = 4;
 
@@ -32,14 +33,12 @@ pub struct StreamIter {
     id: u64,
     shared: Arc<Shared>,
     next: Lsn,
-    window: Window,
-    /// The segment that the window shows.
-    member: Option<Member>,
+    shown: Shown,
 }
 
 /// The number of bytes to read for the record at the first location. The others are those of the
 /// next records: the read covers them if they lie close together.
-pub(super) fn read_bytes(mut locations: impl Iterator<Item = Location>) -> u64 {
+fn read_bytes(mut locations: impl Iterator<Item = Location>) -> u64 {
     let first = locations.next().expect("a record");
     let mut used = u64::from(first.bytes);
     let mut worth = used;
@@ -69,24 +68,81 @@ fn record_of(payload: &[u8]) -> Option<(u64, Lsn, &[u8])> {
     }
 }
 
-/// The record of a stream at a location. None if the window does not show it there.
-pub(super) fn record_at<'a>(
-    window: &'a Window,
-    member: &Member,
-    location: Location,
-    wanted: (u64, Lsn),
-) -> Option<&'a [u8]> {
-    let (bytes, offset) = (window.from(location.offset.into()), location.offset.into());
-    let frame = Frame::parse(bytes, member.home(), offset).ok()?;
-    let (stream, lsn, record) = record_of(frame.payload)?;
-    let is_it = member.header.number == location.segment && (stream, lsn) == wanted;
-    is_it.then_some(record)
+/// The part of a log that a reader of a stream has in memory.
+#[derive(Debug)]
+pub(super) struct Shown {
+    window: Window,
+    /// The segment that the window shows.
+    member: Option<Member>,
+}
+
+impl Shown {
+    pub fn new() -> Self {
+        Self { window: Window::new(BLOCK_BYTES as usize), member: None }
+    }
+
+    /// Whether it has a record of a stream at a location.
+    pub fn has(&self, location: Location, wanted: (u64, Lsn)) -> bool {
+        let Some(member) = &self.member else { return false };
+        let (bytes, offset) = (self.window.from(location.offset.into()), location.offset.into());
+        let frame = Frame::parse(bytes, member.home(), offset);
+        let found = frame.ok().and_then(|frame| record_of(frame.payload));
+        let is_it = found.is_some_and(|(stream, lsn, _)| (stream, lsn) == wanted);
+        is_it && member.header.number == location.segment
+    }
+
+    /// The record at a location that it [has](Self::has).
+    pub fn record(&self, location: Location) -> &[u8] {
+        let frame = self.window.from(location.offset.into());
+        record_of(payload_of(frame)).expect("it was found there").2
+    }
+
+    /// Reads the record at the first location, and those behind it that lie close together.
+    pub fn load(
+        &mut self,
+        member: Member,
+        locations: impl Iterator<Item = Location>,
+    ) -> Result<()> {
+        let mut locations = locations.take(RECORDS_MAX).peekable();
+        let offset = locations.peek().expect("a record").offset;
+        if let Some(old) = self.member.take()
+            && old.header.number != member.header.number
+        {
+            old.segment.was_read();
+        }
+        self.window.clear();
+        self.window.load(member.segment.as_ref(), offset.into(), read_bytes(locations))?;
+        self.member = Some(member);
+        Ok(())
+    }
+
+    /// Reads a record as [`load`](Self::load), without the writer. `path` is that of the log.
+    pub fn load_without_writer(
+        &mut self,
+        member: &Member,
+        locations: impl Iterator<Item = Location>,
+        (stream, lsn): (u64, Lsn),
+        path: &Path,
+    ) -> Result<()> {
+        let mut locations = locations.peekable();
+        let location = *locations.peek().expect("a record");
+        let failure = match self.load(member.clone(), locations) {
+            Ok(()) if self.has(location, (stream, lsn)) => return Ok(()),
+            Ok(()) => not_there(member.segment.path(), location, (stream, lsn)),
+            Err(error) => error,
+        };
+        Err(member.failure(failure, path))
+    }
+}
+
+fn not_there(path: &Path, location: Location, (stream, lsn): (u64, Lsn)) -> Error {
+    let reason = format!("record {lsn} of stream {stream} is not there any more");
+    Error::corrupt(path, location.offset.into(), reason)
 }
 
 impl StreamIter {
     pub(super) fn new(core: Arc<Core>, id: u64, shared: Arc<Shared>, next: Lsn) -> Self {
-        let (window, member) = (Window::new(BLOCK_BYTES as usize), None);
-        Self { core, id, shared, next, window, member }
+        Self { core, id, shared, next, shown: Shown::new() }
     }
 
     /// The LSN of the record that [`next`](Self::next) returns.
@@ -112,9 +168,7 @@ impl StreamIter {
     fn lend(&mut self, location: Location) -> Record<'_> {
         let lsn = self.next;
         self.next = lsn.next();
-        let frame = self.window.from(location.offset.into());
-        let (_, _, payload) = record_of(payload_of(frame)).expect("it was found there");
-        Record { lsn, payload }
+        Record { lsn, payload: self.shown.record(location) }
     }
 
     /// The location of the next record. None if there is none yet.
@@ -134,7 +188,7 @@ impl StreamIter {
         let mut read = None;
         loop {
             let Some(location) = self.locate()? else { return Ok(None) };
-            if self.has(location) {
+            if self.shown.has(location, (self.id, self.next)) {
                 return Ok(Some(location));
             }
             let writer = self.core.writer();
@@ -146,9 +200,7 @@ impl StreamIter {
                     return Err(Error::Closed);
                 }
                 let path = member.as_ref().map_or(writer.storage.path(), |it| it.segment.path());
-                let reason = format!("record {} of stream {}", self.next, self.id);
-                let reason = reason + " is not there any more";
-                return Err(Error::corrupt(path, location.offset.into(), reason));
+                return Err(not_there(path, location, (self.id, self.next)));
             }
             read = Some(location);
             // Without the segment, the record was moved, and the next look finds it.
@@ -158,33 +210,15 @@ impl StreamIter {
         }
     }
 
-    /// Whether the window has the next record at a location.
-    fn has(&self, location: Location) -> bool {
-        self.member.as_ref().is_some_and(|member| {
-            record_at(&self.window, member, location, (self.id, self.next)).is_some()
-        })
-    }
-
     fn load(&mut self, member: Member, location: Location) -> Result<()> {
-        if let Some(old) = &self.member
-            && old.header.number != member.header.number
-        {
-            old.segment.was_read();
-        }
         let next = self.shared.lock().table.from(self.next).take(RECORDS_MAX).collect::<Vec<_>>();
         // The record may have been moved or removed meanwhile.
         let others = next.into_iter().skip(1);
-        let bytes = read_bytes(iter::once(location).chain(others));
-        let read = self.window.load(member.segment.as_ref(), location.offset.into(), bytes);
         let number = member.header.number;
-        self.member = Some(member);
-        match read {
+        match self.shown.load(member, iter::once(location).chain(others)) {
             // A segment that became free may be gone.
-            Err(_) if self.core.writer().member(number).is_none() => {
-                self.window.clear();
-                Ok(())
-            }
-            read => read,
+            Err(_) if self.core.writer().member(number).is_none() => Ok(()),
+            loaded => loaded,
         }
     }
 }

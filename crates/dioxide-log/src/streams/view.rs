@@ -1,14 +1,11 @@
 //! A log of streams as it lies on its medium, for programs that only read it.
 
-use super::reader::{RECORDS_MAX, read_bytes, record_at};
+use super::reader::Shown;
 use super::table::{Replays, Table};
 use crate::error::{Error, Result};
-use crate::format::BLOCK_BYTES;
 use crate::lsn::Lsn;
-use crate::recover::Member;
 use crate::storage::Storage;
 use crate::view::{LOOKS_MAX, LogView};
-use crate::window::Window;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,21 +43,19 @@ impl StreamView {
         Self::find(|| LogView::of(storage.clone()))
     }
 
-    /// Reads a log that a writer may change meanwhile.
-    fn find(look: impl Fn() -> Result<LogView>) -> Result<Self> {
-        let mut looks = 1..LOOKS_MAX;
-        loop {
-            match Self::replay(look()?) {
-                Err(Error::Changing { .. }) if looks.next().is_some() => {}
-                result => return result,
-            }
-        }
-    }
-
-    fn replay(log: LogView) -> Result<Self> {
+    /// Looks at the streams of a log that was looked at.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Options`]: a log without streams.
+    /// - [`Error::Corrupt`]: the log is damaged.
+    /// - [`Error::Changing`]: a writer has used a segment again since. [`open`](Self::open) looks
+    ///   at the log anew.
+    ///
+    /// Or the error of a read.
+    pub fn of_log(log: LogView) -> Result<Self> {
         if !log.has_streams() {
-            let path = log.path().display();
-            return Err(Error::Options(format!("{path}: a log without streams")));
+            return Err(without_streams(log.path()));
         }
         let mut replays = Replays::default();
         let mut records = log.iter_from(log.first_lsn());
@@ -74,6 +69,17 @@ impl StreamView {
         drop(records);
         let tables = replays.finish().map_err(|reason| Error::corrupt(log.path(), 0, reason))?;
         Ok(Self { log, tables })
+    }
+
+    /// Reads a log that a writer may change meanwhile.
+    fn find(look: impl Fn() -> Result<LogView>) -> Result<Self> {
+        let mut looks = 1..LOOKS_MAX;
+        loop {
+            match Self::of_log(look()?) {
+                Err(Error::Changing { .. }) if looks.next().is_some() => {}
+                result => return result,
+            }
+        }
     }
 
     /// The log that has the streams.
@@ -101,9 +107,12 @@ impl StreamView {
     /// [`first_lsn`](Self::first_lsn). An error is the last item: [`Error::OutOfRange`] below the
     /// first record, [`Error::Changing`] if a writer uses the segment again, or that of a read.
     pub fn iter_from(&self, id: u64, lsn: Lsn) -> StreamRecords<'_> {
-        let window = Window::new(BLOCK_BYTES as usize);
-        StreamRecords { view: self, id, next: lsn, window, member: None }
+        StreamRecords { view: self, id, next: lsn, shown: Shown::new() }
     }
+}
+
+pub(super) fn without_streams(path: &Path) -> Error {
+    Error::Options(format!("{}: a log without streams", path.display()))
 }
 
 /// The records of a stream of a [`StreamView`], see [`StreamView::iter_from`].
@@ -113,9 +122,7 @@ pub struct StreamRecords<'a> {
     id: u64,
     /// The next record to return.
     next: Lsn,
-    window: Window,
-    /// The segment that the window shows.
-    member: Option<&'a Member>,
+    shown: Shown,
 }
 
 impl StreamRecords<'_> {
@@ -126,27 +133,13 @@ impl StreamRecords<'_> {
         let table = view.tables.get(&id);
         let location = table.and_then(|table| table.get(lsn));
         let location = location.ok_or(Error::OutOfRange { lsn, first, next })?;
-        let shown = self.member.filter(|member| member.header.number == location.segment);
-        if let Some(member) = shown
-            && let Some(record) = record_at(&self.window, member, location, (id, lsn))
-        {
-            return Ok(record.to_vec());
+        if !self.shown.has(location, (id, lsn)) {
+            let member = view.log.member(location.segment);
+            let member = member.expect("the table names segments in use");
+            let locations = table.into_iter().flat_map(|table| table.from(lsn));
+            self.shown.load_without_writer(member, locations, (id, lsn), view.log.path())?;
         }
-        let member = view.log.member(location.segment).expect("the table names segments in use");
-        if let Some(old) = self.member.filter(|_| shown.is_none()) {
-            old.segment.was_read();
-        }
-        self.member = Some(member);
-        let locations = table.into_iter().flat_map(|table| table.from(lsn)).take(RECORDS_MAX);
-        let bytes = read_bytes(locations);
-        let loaded = self.window.load(member.segment.as_ref(), location.offset.into(), bytes);
-        let record = loaded.and_then(|()| {
-            record_at(&self.window, member, location, (id, lsn)).ok_or_else(|| {
-                let reason = format!("record {lsn} of stream {id} is not there any more");
-                Error::corrupt(member.segment.path(), location.offset.into(), reason)
-            })
-        });
-        record.map(<[u8]>::to_vec).map_err(|error| member.failure(error, view.log.path()))
+        Ok(self.shown.record(location).to_vec())
     }
 }
 
