@@ -33,6 +33,8 @@ pub struct StreamIter {
     id: u64,
     shared: Arc<Shared>,
     next: Lsn,
+    /// The number of records that one read covers at most.
+    records_max: usize,
     shown: Shown,
 }
 
@@ -142,7 +144,12 @@ fn not_there(path: &Path, location: Location, (stream, lsn): (u64, Lsn)) -> Erro
 
 impl StreamIter {
     pub(super) fn new(core: Arc<Core>, id: u64, shared: Arc<Shared>, next: Lsn) -> Self {
-        Self { core, id, shared, next, shown: Shown::new() }
+        Self { core, id, shared, next, records_max: RECORDS_MAX, shown: Shown::new() }
+    }
+
+    /// Reads no record ahead.
+    pub(super) fn for_one(self) -> Self {
+        Self { records_max: 1, ..self }
     }
 
     /// The LSN of the record that [`next`](Self::next) returns.
@@ -211,7 +218,9 @@ impl StreamIter {
     }
 
     fn load(&mut self, member: Member, location: Location) -> Result<()> {
-        let next = self.shared.lock().table.from(self.next).take(RECORDS_MAX).collect::<Vec<_>>();
+        let state = self.shared.lock();
+        let next: Vec<_> = state.table.from(self.next).take(self.records_max).collect();
+        drop(state);
         // The record may have been moved or removed meanwhile.
         let others = next.into_iter().skip(1);
         let number = member.header.number;

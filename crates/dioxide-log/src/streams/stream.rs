@@ -175,7 +175,7 @@ impl Stream {
     ///
     /// As [`StreamIter::next`].
     pub fn read(&self, lsn: Lsn) -> Result<Option<Vec<u8>>> {
-        let mut iter = self.iter_from(lsn);
+        let mut iter = self.iter_from(lsn).for_one();
         Ok(StreamIter::next(&mut iter)?.map(|record| record.payload.to_vec()))
     }
 
