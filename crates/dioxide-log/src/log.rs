@@ -71,11 +71,10 @@ impl LogOptions {
     /// Or the error of a system call.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Log> {
         let path = path.as_ref();
+        // Before a directory is made.
+        self.check()?;
         let storage: Arc<dyn Storage> = match is_device(path) {
-            true => {
-                self.check()?;
-                Arc::new(Device::open(path, self.segment_bytes)?)
-            }
+            true => Arc::new(Device::open(path, self.segment_bytes)?),
             false => Arc::new(Dir::open(path, self.create)?),
         };
         self.open_storage(storage)

@@ -274,3 +274,15 @@ fn an_empty_path_left_a_lock() {
         assert!(!std::path::Path::new(name).exists(), "{name}");
     }
 }
+
+#[test]
+fn refused_options_left_a_directory() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let (path, odd) = (dir.path().join("log"), LogOptions::new().segment_bytes(100_000));
+    let retaining = LogOptions::new().retain_bytes(1);
+    assert!(matches!(odd.open(&path), Err(Error::Options(_))));
+    assert!(matches!(odd.open_streams(&path), Err(Error::Options(_))));
+    assert!(matches!(odd.open_set(&path), Err(Error::Options(_))));
+    assert!(matches!(retaining.open_streams(&path), Err(Error::Options(_))));
+    assert!(!path.exists());
+}
