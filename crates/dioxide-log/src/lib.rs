@@ -71,7 +71,7 @@ pub use recover::Report;
 pub use set::LogSet;
 pub use stats::{SetStats, Stats};
 pub use streams::{
-    Stream, StreamAppend, StreamChange, StreamFollow, StreamIter, StreamLog, StreamRecords,
-    StreamStats, StreamView,
+    Stream, StreamAppend, StreamChange, StreamFollow, StreamIter, StreamLog, StreamReader,
+    StreamRecords, StreamStats, StreamView,
 };
 pub use view::{LogView, Records};

@@ -4,7 +4,8 @@ use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::header::{Found, Header};
 use crate::format::scan::{Ending, Scan};
-use crate::format::{BLOCK_BYTES, LogId};
+use crate::format::{BLOCK_BYTES, Content, LogId};
+use crate::index::Location;
 use crate::lsn::Lsn;
 use crate::reader::Record;
 use crate::recover::{Member, follow, member_of};
@@ -133,11 +134,17 @@ impl LogReader {
     /// Or the error of a read.
     #[allow(clippy::should_implement_trait)] // It lends.
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        Ok(self.next_located()?.map(|(_, record)| record))
+    }
+
+    /// As [`next`](Self::next), with the location of the frame.
+    pub(crate) fn next_located(&mut self) -> Result<Option<(Location, Record<'_>)>> {
         let Some(size) = self.advance()? else { return Ok(None) };
         let at = self.at.as_mut().expect("the record was found there");
         let lsn = self.next;
         self.next = lsn.next();
-        Ok(Some(Record { lsn, payload: at.take(&self.window, size) }))
+        let location = Location::new(at.member.header.number, at.offset, size);
+        Ok(Some((location, Record { lsn, payload: at.take(&self.window, size) })))
     }
 
     /// As [`next`](Self::next), and waits for a record. None after this time.
@@ -146,17 +153,25 @@ impl LogReader {
     ///
     /// As [`next`](Self::next).
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Record<'_>>> {
-        let end = Instant::now().checked_add(limit);
-        let mut pause = PAUSE_MIN;
-        while self.advance()?.is_none() {
-            let left = end.map_or(PAUSE_MAX, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Ok(None);
-            }
-            thread::sleep(pause.min(left));
-            pause = (2 * pause).min(PAUSE_MAX);
+        match wait_within(limit, || Ok(self.advance()?.is_some()))? {
+            true => self.next(),
+            false => Ok(None),
         }
-        self.next()
+    }
+
+    /// Whether it is a log of streams.
+    pub(crate) fn has_streams(&self) -> bool {
+        let last = self.followed.chain.back().expect("the last segment");
+        last.header.content == Content::Streams
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// The segment with a number. None if the log does not need it, as far as it was followed.
+    pub(crate) fn member(&self, number: u64) -> Option<&Member> {
+        member_of(&self.followed.chain, number)
     }
 
     /// Moves to the frame of the next record, and returns its size. None if there is none yet.
@@ -253,6 +268,24 @@ impl LogReader {
         (self.followed, self.mark) = Followed::find(self.storage.as_ref())?;
         Ok(())
     }
+}
+
+/// Waits until a record is there, at most for this time. Returns whether it is.
+pub(crate) fn wait_within(
+    limit: Duration,
+    mut is_there: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
+    let end = Instant::now().checked_add(limit);
+    let mut pause = PAUSE_MIN;
+    while !is_there()? {
+        let left = end.map_or(PAUSE_MAX, |end| end.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Ok(false);
+        }
+        thread::sleep(pause.min(left));
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+    Ok(true)
 }
 
 /// Without a mark nothing is known to be stable.

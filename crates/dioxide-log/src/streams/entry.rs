@@ -42,6 +42,14 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// The stream that it changes.
+    pub fn stream(&self) -> u64 {
+        match *self {
+            Self::Record { stream, .. } | Self::Copy { stream, .. } => stream,
+            Self::Bounds { stream, .. } => stream,
+        }
+    }
+
     /// Parses the payload of a frame. None if it is not one of a log of streams.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (head, record) = bytes.split_at_checked(HEADER_BYTES)?;

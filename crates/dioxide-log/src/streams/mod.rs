@@ -4,8 +4,8 @@
 //!
 //! `entry`, `table` and `usage` are values: the payload of a frame, the places of the records of a
 //! stream, and the bytes that streams need. `log` opens and closes, and appends. `stream` is what
-//! users hold, and `reader` reads. `view` reads without a writer. `collect` frees the oldest
-//! segments.
+//! users hold, and `reader` reads. `view` reads without a writer, and `stream_reader`
+//! follows the writer of another process. `collect` frees the oldest segments.
 //!
 //! # Order
 //!
@@ -18,6 +18,7 @@ mod entry;
 mod log;
 mod reader;
 mod stream;
+mod stream_reader;
 mod table;
 mod usage;
 mod view;
@@ -25,4 +26,5 @@ mod view;
 pub use log::{StreamLog, StreamStats};
 pub use reader::{StreamFollow, StreamIter};
 pub use stream::{Stream, StreamAppend, StreamChange};
+pub use stream_reader::StreamReader;
 pub use view::{StreamRecords, StreamView};

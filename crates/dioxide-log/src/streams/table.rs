@@ -109,6 +109,18 @@ pub struct Replay {
 }
 
 impl Replay {
+    /// Applies a change of the stream. The error is a contradiction.
+    pub fn apply(&mut self, entry: Entry<'_>, place: Location) -> Result<(), String> {
+        match entry {
+            Entry::Record { lsn, .. } => self.record(lsn, place),
+            Entry::Copy { lsn, .. } => self.copy(lsn, place),
+            Entry::Bounds { front, next, .. } => {
+                self.bound(front, next, place);
+                Ok(())
+            }
+        }
+    }
+
     /// Applies a record that was appended. The error is a contradiction.
     pub fn record(&mut self, lsn: Lsn, place: Location) -> Result<(), String> {
         if let Some((_, next)) = &mut self.bounds {
@@ -140,8 +152,23 @@ impl Replay {
         self.anchor = Some(anchor);
     }
 
-    /// The stream at the end of the log. The error is a contradiction.
-    pub fn finish(self) -> Result<Table, String> {
+    /// The front and the next LSN. Those of an unused stream before they are known.
+    pub fn range(&self) -> (Lsn, Lsn) {
+        self.bounds.unwrap_or((Lsn::FIRST, Lsn::FIRST))
+    }
+
+    /// The places of the records from `lsn` on.
+    pub fn from(&self, lsn: Lsn) -> impl Iterator<Item = Location> {
+        self.places.range(lsn..).map(|(_, place)| *place)
+    }
+
+    /// Whether no frame was applied.
+    pub fn is_empty(&self) -> bool {
+        self.bounds.is_none() && self.places.is_empty()
+    }
+
+    /// Checks that the stream is complete, at the end of the log. The error is a contradiction.
+    pub fn check(&self) -> Result<(), String> {
         let Some((front, next)) = self.bounds else {
             return Err("its bounds are missing".into());
         };
@@ -152,11 +179,21 @@ impl Replay {
         if self.places.len() as u64 != next.0 - front.0 {
             return Err(format!("record {} is missing", front.0 + self.places.len() as u64));
         }
+        Ok(())
+    }
+
+    /// The stream at the end of the log. The error is a contradiction.
+    pub fn finish(self) -> Result<Table, String> {
+        self.check()?;
+        let (front, next) = self.range();
         let places = self.places.into_values().collect();
         let anchor = self.anchor.filter(|_| next > Lsn::FIRST);
         Ok(Table { front, places, anchor })
     }
 }
+
+/// The contradiction of a payload of another form.
+pub const NO_ENTRY: &str = "no record of a stream";
 
 /// All streams while their log is read.
 #[derive(Debug, Default)]
@@ -166,18 +203,9 @@ impl Replays {
     /// Applies the payload of the next frame. The error is a contradiction.
     pub fn apply(&mut self, payload: &[u8], place: Location) -> Result<(), String> {
         match Entry::parse(payload) {
-            Some(Entry::Record { stream, lsn, .. }) => self.of(stream).record(lsn, place),
-            Some(Entry::Copy { stream, lsn, .. }) => self.of(stream).copy(lsn, place),
-            Some(Entry::Bounds { stream, front, next }) => {
-                self.of(stream).bound(front, next, place);
-                Ok(())
-            }
-            None => Err("no record of a stream".into()),
+            Some(entry) => self.0.entry(entry.stream()).or_default().apply(entry, place),
+            None => Err(NO_ENTRY.into()),
         }
-    }
-
-    fn of(&mut self, stream: u64) -> &mut Replay {
-        self.0.entry(stream).or_default()
     }
 
     /// The streams at the end of the log. The error is a contradiction.
