@@ -26,6 +26,19 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// From now on SIGINT, SIGTERM and SIGHUP end the process at once.
+///
+/// For commands that change nothing: a read of a large log, or a write to a full pipe, calls no
+/// [`check`].
+pub fn end_at_once() -> Result<()> {
+    let always = Arc::new(AtomicBool::new(true));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register_conditional_shutdown(signal, 128 + signal, always.clone())
+            .context("listen for Ctrl-C")?;
+    }
+    Ok(())
+}
+
 /// From now on SIGINT, SIGTERM and SIGHUP set the flag that [`check`] reads.
 pub fn listen() -> Result<()> {
     let again = Arc::new(AtomicBool::new(false));

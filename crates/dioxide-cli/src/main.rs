@@ -37,7 +37,11 @@ use clap::Parser;
 fn main() -> std::process::ExitCode {
     let cli = args::Cli::parse();
     warnings::to_stderr();
-    let outcome = interrupt::listen().and_then(|()| match cli.command {
+    let listening = match cli.command {
+        args::Command::Log(_) => interrupt::end_at_once(),
+        _ => interrupt::listen(),
+    };
+    let outcome = listening.and_then(|()| match cli.command {
         args::Command::Bench(bench) => bench::run(*bench),
         args::Command::Compare(compare) => compare::run(compare),
         args::Command::Copy(copy) => copy::run(copy),

@@ -2,7 +2,6 @@
 
 use crate::args::{self, RecordsAction};
 use crate::exit::say;
-use crate::interrupt;
 use crate::output;
 use crate::terminal::Terminal;
 use anyhow::Result;
@@ -15,8 +14,8 @@ use std::time::Duration;
 
 /// The records before the end that `tail` begins with.
 const TAIL_RECORDS: u64 = 10;
-/// Interval of checking for Ctrl-C.
-const ATTENTION: Duration = Duration::from_millis(50);
+/// How long `tail` waits for a record at once.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub fn run(args: &args::Records) -> Result<()> {
     match &args.action {
@@ -136,7 +135,6 @@ fn write_lines(
 ) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     for record in records.take(args.count.unwrap_or(usize::MAX)) {
-        interrupt::check()?;
         let (lsn, content) = record?;
         write_line(&mut out, lsn, &content)?;
     }
@@ -157,18 +155,21 @@ fn write_streams(path: &Path) -> Result<()> {
     let view = StreamView::open(path)?;
     let mut out = BufWriter::new(io::stdout().lock());
     for stream in view.ids() {
-        interrupt::check()?;
         let (first_lsn, next_lsn) = (view.first_lsn(stream).0, view.next_lsn(stream).0);
         let records = next_lsn - first_lsn;
-        let line = StreamLine { stream, first_lsn, next_lsn, records };
-        writeln!(out, "{}", serde_json::to_string(&line)?)?;
+        write_json(&mut out, &StreamLine { stream, first_lsn, next_lsn, records })?;
     }
     Ok(out.flush()?)
 }
 
 fn write_line(out: &mut impl Write, lsn: Lsn, content: &[u8]) -> Result<()> {
-    let line = Line { lsn: lsn.0, bytes: content.len(), hex: hex(content) };
-    Ok(writeln!(out, "{}", serde_json::to_string(&line)?)?)
+    write_json(out, &Line { lsn: lsn.0, bytes: content.len(), hex: hex(content) })
+}
+
+/// Writes a line by one call, so a signal ends the output behind a line.
+fn write_json(out: &mut impl Write, line: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(line)? + "\n";
+    Ok(out.write_all(text.as_bytes())?)
 }
 
 fn follow(args: &args::LogTail) -> Result<()> {
@@ -179,7 +180,6 @@ fn follow(args: &args::LogTail) -> Result<()> {
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut patience = Duration::ZERO;
     while left > 0 {
-        interrupt::check()?;
         let lsn = reader.lsn();
         match reader.next_within(patience) {
             Ok(Some(record)) => {
@@ -188,7 +188,7 @@ fn follow(args: &args::LogTail) -> Result<()> {
             }
             Ok(None) => {
                 out.flush()?;
-                patience = ATTENTION;
+                patience = PATIENCE;
             }
             Err(Error::OutOfRange { first, .. }) if first > lsn => {
                 say(&format!("the records {lsn}..{} were removed", first.0 - 1));

@@ -874,6 +874,39 @@ fn the_streams_of_a_log_are_printed() {
     assert_eq!(stdout(&command("log dump PATH --stream 5")), "", "it has no record");
 }
 
+/// It waited until the log was read and the pipe was empty.
+#[test]
+fn a_signal_did_not_end_a_command_of_a_log() {
+    let dir = fresh_dir();
+    let log = dioxide_log::StreamLog::open(dir.path()).unwrap();
+    let stream = log.stream(7);
+    for _ in 0..20 {
+        stream.append(&[1; 20_000]).unwrap();
+    }
+    for (words, signal, code) in [
+        ("dump PATH", Signal::TERM, 143),
+        ("dump PATH --stream 7", Signal::INT, 130),
+        ("tail PATH --from 1", Signal::INT, 130),
+    ] {
+        let line = format!("log {}", words.replace("PATH", dir.path().to_str().unwrap()));
+        let mut work = dioxide(&line).stdout(Stdio::piped()).spawn().unwrap();
+        // The test does not read, so the pipe is full.
+        let waits = |work: &Child| {
+            let asleep = |path: String| fs::read_to_string(path).is_ok_and(|it| it.contains(" S "));
+            asleep(format!("/proc/{}/stat", work.id()))
+                && fs::read_dir(format!("/proc/{}/fd", work.id())).is_ok_and(|fds| fds.count() > 3)
+        };
+        wait_until("it waits", || waits(&work));
+        kill_process(Pid::from_child(&work), signal).unwrap();
+        let mut ended = None;
+        wait_until("it ends", || {
+            ended = work.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert_eq!(ended.and_then(|status| status.code()), Some(code), "{words}");
+    }
+}
+
 #[test]
 fn a_log_is_checked_and_its_records_are_printed() {
     let dir = fresh_dir();
