@@ -5,7 +5,7 @@ use crate::exit::say;
 use crate::output;
 use crate::terminal::Terminal;
 use anyhow::Result;
-use dioxide_log::{Error, LogReader, LogView, Lsn, StreamView};
+use dioxide_log::{Error, LogReader, LogView, Lsn, Record, StreamReader, StreamView};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
@@ -27,7 +27,7 @@ pub fn run(args: &args::Records) -> Result<()> {
         RecordsAction::Stat(stat) => print(&stat.path),
         RecordsAction::Dump(dump) => write_records(dump),
         RecordsAction::Streams(streams) => write_streams(&streams.path),
-        RecordsAction::Tail(tail) => follow(tail),
+        RecordsAction::Tail(tail) => tail_of(tail),
     }
 }
 
@@ -172,9 +172,50 @@ fn write_json(out: &mut impl Write, line: &impl Serialize) -> Result<()> {
     Ok(out.write_all(text.as_bytes())?)
 }
 
-fn follow(args: &args::LogTail) -> Result<()> {
-    let mut reader = LogReader::open(&args.path)?;
-    let last = Lsn(reader.stable_lsn().0.saturating_sub(TAIL_RECORDS)).max(reader.first_lsn());
+/// A reader of a log, or of one stream.
+trait Follow {
+    /// The lowest LSN, and the LSN behind the last stable record.
+    fn range(&self) -> (Lsn, Lsn);
+    fn lsn(&self) -> Lsn;
+    fn seek(&mut self, lsn: Lsn);
+    fn next_within(&mut self, limit: Duration) -> dioxide_log::Result<Option<Record<'_>>>;
+}
+
+macro_rules! follow {
+    ($reader:ty) => {
+        impl Follow for $reader {
+            fn range(&self) -> (Lsn, Lsn) {
+                (self.first_lsn(), self.stable_lsn())
+            }
+
+            fn lsn(&self) -> Lsn {
+                self.lsn()
+            }
+
+            fn seek(&mut self, lsn: Lsn) {
+                self.seek(lsn);
+            }
+
+            fn next_within(&mut self, limit: Duration) -> dioxide_log::Result<Option<Record<'_>>> {
+                self.next_within(limit)
+            }
+        }
+    };
+}
+
+follow!(LogReader);
+follow!(StreamReader);
+
+fn tail_of(args: &args::LogTail) -> Result<()> {
+    match args.stream {
+        Some(id) => follow(args, StreamReader::open(&args.path, id)?),
+        None => follow(args, LogReader::open(&args.path)?),
+    }
+}
+
+fn follow(args: &args::LogTail, mut reader: impl Follow) -> Result<()> {
+    let (first, next) = reader.range();
+    let last = Lsn(next.0.saturating_sub(TAIL_RECORDS)).max(first);
     reader.seek(args.from.map_or(last, Lsn));
     let mut out = BufWriter::new(io::stdout().lock());
     let mut left = args.count.unwrap_or(u64::MAX);
@@ -186,7 +227,7 @@ fn follow(args: &args::LogTail) -> Result<()> {
                 write_line(&mut out, record.lsn, record.payload)?;
                 (left, patience) = (left - 1, Duration::ZERO);
             }
-            Ok(None) => {
+            Ok(None) | Err(Error::Changing { .. }) => {
                 out.flush()?;
                 patience = PATIENCE;
             }

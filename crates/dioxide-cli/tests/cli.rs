@@ -887,6 +887,8 @@ fn a_signal_did_not_end_a_command_of_a_log() {
         ("dump PATH", Signal::TERM, 143),
         ("dump PATH --stream 7", Signal::INT, 130),
         ("tail PATH --from 1", Signal::INT, 130),
+        ("tail PATH --stream 7", Signal::TERM, 143),
+        ("tail PATH --stream 5", Signal::INT, 130),
     ] {
         let line = format!("log {}", words.replace("PATH", dir.path().to_str().unwrap()));
         let mut work = dioxide(&line).stdout(Stdio::piped()).spawn().unwrap();
@@ -905,6 +907,35 @@ fn a_signal_did_not_end_a_command_of_a_log() {
         });
         assert_eq!(ended.and_then(|status| status.code()), Some(code), "{words}");
     }
+}
+
+#[test]
+fn a_stream_is_followed() {
+    let dir = fresh_dir();
+    let log = dioxide_log::StreamLog::open(dir.path()).unwrap();
+    let (other, stream) = (log.stream(3), log.stream(7));
+    for number in 0..20u8 {
+        stream.append(&[number; 2]).unwrap();
+        other.append(b"of another stream").unwrap();
+    }
+    stream.truncate_front(dioxide_log::Lsn(5)).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let dump =
+        |words: &str| stdout(&run(&format!("log dump {path} --stream 7 {words}"))).to_owned();
+    let last = run(&format!("log tail {path} --stream 7 --count 10"));
+    assert_eq!(stdout(&last), dump("--from 11"));
+    let removed = run(&format!("log tail {path} --stream 7 --from 2 --count 16"));
+    assert_eq!(stdout(&removed), dump(""));
+    assert!(stderr(&removed).contains("the records 2..4 were removed"), "{}", stderr(&removed));
+
+    let line = format!("log tail {path} --stream 7 --from 20 --count 3");
+    let tail = dioxide(&line).stdout(Stdio::piped()).spawn().unwrap();
+    stream.append(b"new").unwrap();
+    other.append(b"of another stream").unwrap();
+    stream.append(b"newer").unwrap();
+    let output = tail.wait_with_output().unwrap();
+    expect_code(&output, 0);
+    assert_eq!(stdout(&output), dump("--from 20"));
 }
 
 #[test]

@@ -95,7 +95,9 @@ pub const LOG_TAIL: &str = "Examples:
   dioxide log tail /data/log
       The last ten records, and then each new one.
   dioxide log tail /data/log --from 1
-      All records from the first one on.";
+      All records from the first one on.
+  dioxide log tail /data/streams --stream 7
+      The last records of a stream, and then each new one.";
 
 pub const PLOT: &str = "Examples:
   dioxide bench append --dir /data --json append.json

@@ -28,11 +28,11 @@ pub enum RecordsAction {
     Dump(LogDump),
     /// Print the streams of a log as lines of JSON: `stream`, `first_lsn`, `next_lsn`, `records`.
     ///
-    /// `dump --stream` prints the records of one of them. Without it, `dump` and `tail` show the
-    /// frames that carry the changes of all streams.
+    /// `dump --stream` and `tail --stream` print the records of one of them. Without it, they show
+    /// the frames that carry the changes of all streams.
     #[command(after_long_help = examples::LOG_STREAMS)]
     Streams(LogStreams),
-    /// Print the last records of a log as `dump` does, and each new one, until it is interrupted.
+    /// Print the last records of a log or stream as `dump` does, and each new one until Ctrl-C.
     ///
     /// Shows only records that are stable, and works beside the writer. If records are removed
     /// before they were printed, it says so and goes on with the first one that is left.
@@ -45,6 +45,9 @@ pub struct LogTail {
     /// The directory of the log.
     #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub path: PathBuf,
+    /// Print the records of this stream [default: those of the log].
+    #[arg(long, value_name = "ID")]
+    pub stream: Option<u64>,
     /// The first record [default: the tenth of the last].
     #[arg(long, value_name = "LSN")]
     pub from: Option<u64>,
