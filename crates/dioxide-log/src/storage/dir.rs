@@ -1,6 +1,6 @@
 //! A log in a directory. Each segment is a file of fixed size, filled with zeros before its first
 //! use. A file keeps its name for ever, so no use of it changes the directory. In a set it may move
-//! to another log, see [`pool_dir`](super::pool_dir).
+//! to another log, see `pool_dir.rs`.
 
 use super::pool_dir::PoolDir;
 use super::steps::{FileSystem, Step, Steps};
