@@ -85,6 +85,7 @@ check:
 	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
 	RUSTFLAGS='--cfg loom' cargo check --package dioxide-io --lib --profile test --target-dir target/loom
 	RUSTFLAGS='--cfg fuzzing' cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --all-features --package dioxide-io --package dioxide-diagnose --package dioxide-ext --package dioxide-log
 	scripts/mutate --check
 	scripts/prose --self-test
 	scripts/prose

@@ -12,9 +12,9 @@
 //!   function. It was then running or runnable, which is processor time in I/O. The call of a
 //!   running thread is seldom visible;
 //! - if it waited for a lock of the program that is held during I/O ([`Kind::ProgramLock`]): see
-//!   [`Futexes`].
+//!   `Futexes`.
 //! - if it waited for another thread of the program that writes or syncs
-//!   ([`Kind::ProgramQueue`]): see [`is_queue`].
+//!   ([`Kind::ProgramQueue`]): see `is_queue`.
 //! - if it waited for completions (`io_uring_enter`, `io_getevents`) and the device has requests in
 //!   flight for it. There must be at least one per such thread, in addition to those of blocked
 //!   threads. Otherwise workers do the work, and are sampled themselves, or it is not I/O. Counting

@@ -1,4 +1,4 @@
-//! Files inside unmounted volumes of ext2 and ext3, read and written with [dioxide](dioxide).
+//! Files inside unmounted volumes of ext2 and ext3, read and written with [dioxide].
 //!
 //! ```no_run
 //! use dioxide::OpenOptions;
