@@ -1565,7 +1565,8 @@ int dioxide_log_open(const char *path,
  * - EIO: an earlier write or flush failed, so the log takes no more. Close it and open it again.
  * - EBADF: `log` was opened by the process that this one was forked from.
  * - EINVAL: `log` is NULL, or `data` is NULL with a length above 0.
- * - Others: the error of the write, after which the log takes no more.
+ * - Others: the error of the write, after which the log takes no more. That may be ENOSPC too, on
+ *   copy-on-write and thin media; the next append is EIO then.
  *
  * # Thread safety
  *

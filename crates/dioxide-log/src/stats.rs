@@ -21,7 +21,7 @@ pub struct Stats {
     pub write_ns: u64,
     /// Flushes by [`sync`](crate::Log::sync).
     pub syncs: u64,
-    /// Segments that were made, or taken from the pool of a set.
+    /// Segments that were made since the open, or taken from the pool of a set.
     pub segments_created: u64,
     /// Segments that became free for reuse.
     pub segments_freed: u64,

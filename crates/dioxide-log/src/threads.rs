@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::task::Waker;
 use std::thread::{self, JoinHandle};
 
 thread_local! {
@@ -31,6 +33,15 @@ pub fn run_where_it_may_wait(path: &Path, run: impl FnOnce() + Send + 'static) {
     }
     if let Err(error) = spawn("dioxide-log-close", path, run) {
         log::error!("a log stays open: {error}");
+    }
+}
+
+/// Wakes tasks. A waker that panics must not end the calling thread, which other tasks need.
+pub fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+            log::error!("a waker panicked; its task may never wake");
+        }
     }
 }
 

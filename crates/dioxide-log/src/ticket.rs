@@ -2,6 +2,7 @@
 //! one for the thread that writes the batch, and the wakers of tasks.
 
 use crate::error::Error;
+use crate::threads;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -80,7 +81,7 @@ impl Ticket {
         atomic_wait::wake_all(&self.others);
         let wakers =
             std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        threads::wake(wakers.into_iter().flatten());
     }
 
     /// Polls for the outcome. `place` is that of the task's waker, once it has one.

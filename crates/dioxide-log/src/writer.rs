@@ -157,7 +157,7 @@ impl Waiting {
         if let Some(ticket) = self.ticket {
             ticket.wake();
         }
-        self.followers.into_values().for_each(Waker::wake);
+        threads::wake(self.followers.into_values());
     }
 }
 

@@ -98,6 +98,33 @@ fn a_task_may_drop_the_log_when_it_is_woken() {
     assert_eq!(small().open(dir.path()).unwrap().last_lsn(), Some(Lsn(1)));
 }
 
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("by a waker, as it should");
+    }
+}
+
+/// The thread that woke it ended. Later records waited for ever, and so did the close.
+#[test]
+fn a_waker_that_panics_ends_no_thread_of_the_log() {
+    let log = small().open_storage(Arc::new(Memory::default())).unwrap();
+    let waker = Waker::from(Arc::new(Panics));
+    let mut follower = log.follow(Lsn(1));
+    let mut next = Box::pin(follower.next_async());
+    assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    for lsn in 1..=20 {
+        let mut append = Box::pin(log.append_async(&[1; 900]));
+        let _ = append.as_mut().poll(&mut Context::from_waker(&waker));
+        while log.stable_lsn() <= Lsn(lsn) {
+            thread::yield_now();
+        }
+    }
+    drop(next);
+    log.close().unwrap();
+}
+
 /// The call returned at once, while the frame of the same front was still in flight.
 #[test]
 fn a_front_that_another_thread_sets_is_stable_on_return() {

@@ -32,7 +32,7 @@ pub use error::{Error, Result};
 pub use group::GroupLog;
 
 use dioxide_log::storage::Storage;
-use dioxide_log::{Durability, LogOptions, StreamLog, StreamStats};
+use dioxide_log::{Durability, LogOptions, Stream, StreamLog, StreamStats};
 use openraft::RaftTypeConfig;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,10 +81,16 @@ impl RaftLogs {
     /// [`Error::Group`] if the number is above [`GROUP_MAX`]. [`Error::Decode`] if the group was
     /// written with other types. Or the error of dioxide-log.
     pub fn group<C: RaftTypeConfig>(&self, group: u64) -> Result<GroupLog<C>> {
-        if group > GROUP_MAX {
-            return Err(Error::Group(group));
+        let [entries, facts] = self.streams(group)?;
+        GroupLog::open(&self.0, entries, facts)
+    }
+
+    /// The stream of the entries of a group, and that of its vote and other facts.
+    fn streams(&self, group: u64) -> Result<[Stream; 2]> {
+        match group > GROUP_MAX {
+            true => Err(Error::Group(group)),
+            false => Ok([self.0.stream(2 * group), self.0.stream(2 * group + 1)]),
         }
-        GroupLog::open(&self.0, self.0.stream(2 * group), self.0.stream(2 * group + 1))
     }
 
     /// The numbers of the groups that have a vote or an entry, in order.
@@ -94,14 +100,16 @@ impl RaftLogs {
         groups
     }
 
-    /// Removes all that a group has. It must not be in use.
+    /// Removes all that a group has. It must not be in use. A crash meanwhile may leave its vote;
+    /// then [`groups`](Self::groups) has it, and a second call removes it.
     ///
     /// # Errors
     ///
-    /// The error of dioxide-log.
+    /// [`Error::Group`] if the number is above [`GROUP_MAX`]. Or the error of dioxide-log.
     pub fn remove(&self, group: u64) -> Result<()> {
-        self.0.stream(2 * group).remove()?;
-        Ok(self.0.stream(2 * group + 1).remove()?)
+        let [entries, facts] = self.streams(group)?;
+        entries.remove()?;
+        Ok(facts.remove()?)
     }
 
     /// The counters of the log.

@@ -2,7 +2,7 @@
 
 use dioxide_log::storage::memory::{Faults, Memory};
 use dioxide_log::{Durability, LogOptions};
-use dioxide_raft::{Error, GroupLog, RaftLogs};
+use dioxide_raft::{Error, GROUP_MAX, GroupLog, RaftLogs};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{CommittedLeaderId, Entry, EntryPayload, LogId, RaftLogReader, Vote};
 use serde::{Deserialize, Serialize, Serializer};
@@ -139,6 +139,8 @@ async fn many_groups_share_a_log_and_its_space() {
         );
     }
     logs.remove(7).unwrap();
+    // It removed group 0.
+    assert!(logs.remove(GROUP_MAX + 1).is_err());
     assert_eq!(logs.groups().len(), 49);
     assert!(matches!(logs.group::<Types>(u64::MAX), Err(Error::Group(_))));
 }

@@ -143,7 +143,8 @@ pub unsafe extern "C" fn dioxide_log_open(
 /// - EIO: an earlier write or flush failed, so the log takes no more. Close it and open it again.
 /// - EBADF: `log` was opened by the process that this one was forked from.
 /// - EINVAL: `log` is NULL, or `data` is NULL with a length above 0.
-/// - Others: the error of the write, after which the log takes no more.
+/// - Others: the error of the write, after which the log takes no more. That may be ENOSPC too, on
+///   copy-on-write and thin media; the next append is EIO then.
 ///
 /// # Thread safety
 ///
