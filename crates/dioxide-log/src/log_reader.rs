@@ -43,6 +43,8 @@ pub struct LogReader {
     is_moved: bool,
     mark: Mark,
     followed: Followed,
+    /// How often the log was found again.
+    finds: u64,
     /// Of the frames that are followed.
     frames: Window,
     /// Of the records that are returned.
@@ -91,7 +93,8 @@ impl LogReader {
         let (followed, mark) = Followed::find(storage.as_ref())?;
         let next = followed.scan.index().front();
         let (frames, window) = (Window::new(FRAMES_BYTES), Window::growing());
-        Ok(Self { storage, next, is_moved: false, mark, followed, frames, window, at: None })
+        let (is_moved, finds, at) = (false, 0, None);
+        Ok(Self { storage, next, is_moved, mark, followed, finds, frames, window, at })
     }
 
     /// The random name of the log.
@@ -130,6 +133,7 @@ impl LogReader {
     /// - [`Error::Corrupt`]: the log is damaged.
     /// - [`Error::Changing`]: the writer frees segments faster than they are read. A later call may
     ///   succeed.
+    /// - [`Error::Missing`]: the log was removed. Another one may have its place.
     ///
     /// Or the error of a read.
     #[allow(clippy::should_implement_trait)] // It lends.
@@ -165,6 +169,11 @@ impl LogReader {
         last.header.content == Content::Streams
     }
 
+    /// How often the log was found again. What was read before may be of other frames.
+    pub(crate) fn finds(&self) -> u64 {
+        self.finds
+    }
+
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
@@ -177,8 +186,7 @@ impl LogReader {
     /// Moves to the frame of the next record, and returns its size. None if there is none yet.
     fn advance(&mut self) -> Result<Option<u64>> {
         if self.is_moved || self.next >= self.stable_lsn() {
-            self.refresh()?;
-            self.is_moved = false;
+            self.is_moved = !self.refresh()?;
         }
         for look in 1..=LOOKS_MAX {
             if self.next >= self.stable_lsn() {
@@ -239,11 +247,11 @@ impl LogReader {
         Ok(())
     }
 
-    /// Takes the mark of the writer, and follows its frames up to there.
-    fn refresh(&mut self) -> Result<()> {
-        let Some(mark) = self.storage.mark()? else { return Ok(()) };
+    /// Takes the mark of the writer, and follows its frames up to there. False without a mark.
+    fn refresh(&mut self) -> Result<bool> {
+        let Some(mark) = self.storage.mark()? else { return Ok(false) };
         if mark == self.mark {
-            return Ok(());
+            return Ok(true);
         }
         let truncations = self.followed.scan.truncations();
         let follows = mark.epoch == self.mark.epoch
@@ -252,20 +260,28 @@ impl LogReader {
         if !follows {
             // Another writer may have removed frames. Or this reader was so slow that a segment was
             // removed, or used again.
-            return self.find_again();
+            self.find_again()?;
+            return Ok(true);
         }
         if self.followed.scan.truncations() != truncations {
             // Other records may have its LSNs.
             self.forget_place();
         }
         self.mark = below_both(mark, self.storage.mark()?);
-        Ok(())
+        Ok(true)
     }
 
-    fn find_again(&mut self) -> Result<()> {
+    /// Reads the whole log again.
+    pub(crate) fn find_again(&mut self) -> Result<()> {
         self.at = None;
         self.frames.clear();
-        (self.followed, self.mark) = Followed::find(self.storage.as_ref())?;
+        self.finds += 1;
+        let (followed, mark) = Followed::find(self.storage.as_ref())?;
+        if followed.id != self.followed.id {
+            // Its records have other numbers.
+            return Err(Error::Missing { path: self.storage.path().into() });
+        }
+        (self.followed, self.mark) = (followed, mark);
         Ok(())
     }
 }
@@ -375,6 +391,9 @@ fn next_of(storage: &dyn Storage, log: LogId, number: u64) -> Result<Next> {
         }
         match Header::parse(&block) {
             Found::Header(header) if header.log != log => return Ok(Next::Gone),
+            Found::Header(header) if header.segment_bytes != segment.bytes() => {
+                return Ok(Next::Gone);
+            }
             Found::Header(header) if header.number == number + 1 => {
                 return Ok(Next::Begun(Member { header, segment }));
             }

@@ -280,7 +280,13 @@ pub fn follow(scan: &mut Scan, segment: &dyn Segment, window: &mut Window) -> Re
     let mut needed = BLOCK_BYTES;
     loop {
         window.load(segment, scan.offset(), needed)?;
-        match scan.step(window.from(scan.offset())) {
+        let rest = window.from(scan.offset());
+        let is_last = (rest.len() as u64) < needed;
+        match scan.step(rest) {
+            Step::More(_) if is_last => {
+                let reason = "the segment is shorter than its header says";
+                return Err(Error::corrupt(segment.path(), segment.bytes(), reason));
+            }
             Step::More(bytes) => needed = bytes,
             Step::Ended(ending) => return Ok(ending),
         }

@@ -115,8 +115,9 @@ impl LogView {
 /// An error counts if the next look finds it again, and the writer has shown no change between the
 /// two. If the writer always shows one, the error counts if each look finds it.
 pub(crate) fn find(storage: &dyn Storage) -> Result<Recovered> {
-    let mut looks = Vec::new();
-    loop {
+    let mut last = None;
+    let mut is_always = true;
+    for _ in 0..LOOKS_MAX {
         // Without a mark, no change is shown.
         let mark = storage.mark().ok().flatten();
         let error = match recover(storage) {
@@ -125,16 +126,28 @@ pub(crate) fn find(storage: &dyn Storage) -> Result<Recovered> {
             }
             Err(error) => error,
         };
-        let look = (mark, error.to_string());
-        let is_settled = looks.last() == Some(&look);
-        looks.push(look);
-        let is_last = looks.len() == LOOKS_MAX;
-        if is_settled || (is_last && looks.iter().all(|(_, found)| *found == looks[0].1)) {
-            return Err(error);
+        if let Some((before, found)) = last {
+            let is_same = is_same(&found, &error);
+            if is_same && before == mark {
+                return Err(error);
+            }
+            is_always &= is_same;
         }
-        if is_last {
-            return Err(Error::Changing { path: storage.path().into() });
+        last = Some((mark, error));
+    }
+    match last {
+        Some((_, error)) if is_always => Err(error),
+        _ => Err(Error::Changing { path: storage.path().into() }),
+    }
+}
+
+/// Whether two looks found the same. The reason may name what changes.
+fn is_same(one: &Error, other: &Error) -> bool {
+    match (one, other) {
+        (Error::Corrupt { path, offset, .. }, Error::Corrupt { path: other, offset: at, .. }) => {
+            path == other && offset == at
         }
+        _ => one.to_string() == other.to_string(),
     }
 }
 

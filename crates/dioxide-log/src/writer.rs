@@ -864,6 +864,7 @@ impl Writer {
                 let waiting = self.show(&mut state);
                 drop(state);
                 waiting.wake();
+                self.publish();
                 Err(error)
             }
         }

@@ -1,7 +1,11 @@
 //! A damaged log is an error, or has all its records: never fewer, and never a wrong one.
 
 use dioxide_log::storage::memory::{Faults, Memory};
-use dioxide_log::{Error, Log, LogOptions, LogView, Lsn, Result};
+use dioxide_log::{
+    Durability, Error, Log, LogOptions, LogReader, LogView, Lsn, Result, StreamReader,
+};
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const SEGMENT_BYTES: usize = 64 << 10;
@@ -216,4 +220,83 @@ fn a_front_beyond_the_largest_number_is_refused() {
     assert_eq!(log.append(b"behind it").unwrap(), Lsn::MAX);
     log.close().unwrap();
     assert_eq!(records(&open(&disk).unwrap()), [(Lsn::MAX, b"behind it".to_vec())]);
+}
+
+/// The name of the segment with a number.
+fn segment(disk: &Memory, number: u8) -> u64 {
+    let is_it = |name: &u64| disk.edit(*name, |bytes| bytes[32] == number);
+    disk.names().into_iter().find(is_it).expect("a segment")
+}
+
+#[test]
+fn a_lost_segment_of_a_stream_was_a_change_for_ever() {
+    for is_lost in [true, false] {
+        let disk = Memory::default();
+        let options = LogOptions::new().segment_bytes(SEGMENT_BYTES as u64);
+        let log = options.open_streams_storage(Arc::new(disk.clone())).unwrap();
+        for _ in 0..300 {
+            log.stream(1).append(&[1; 900]).unwrap();
+        }
+        let mut reader = StreamReader::of(Arc::new(disk.clone()), 1).unwrap();
+        reader.next().unwrap().expect("a record");
+        let lost = segment(&disk, 2);
+        match is_lost {
+            true => drop(disk.take(lost)),
+            false => disk.edit(lost, |bytes| bytes.fill(0)),
+        }
+        for _ in 0..2 {
+            let failure = loop {
+                match reader.next() {
+                    Ok(record) => drop(record.expect("the log is longer")),
+                    Err(failure) => break failure,
+                }
+            };
+            assert!(matches!(failure, Error::Corrupt { .. }), "{failure}");
+        }
+    }
+}
+
+/// The reader read the end of the file for ever.
+#[test]
+fn a_segment_that_was_shortened_is_damage_for_a_reader() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = LogOptions::new().segment_bytes(SEGMENT_BYTES as u64).open(dir.path()).unwrap();
+    log.append(&[1; 900]).unwrap();
+    let mut reader = LogReader::open(dir.path()).unwrap();
+    for _ in 0..120 {
+        log.append(&[1; 900]).unwrap();
+    }
+    let is_second = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes.get(32) == Some(&2));
+    let files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let second = files.into_iter().find(is_second).expect("a second segment");
+    fs::File::options().write(true).open(second).unwrap().set_len(8 << 10).unwrap();
+    let failure = loop {
+        match reader.next() {
+            Ok(record) => drop(record.expect("the log is longer")),
+            Err(failure) => break failure,
+        }
+    };
+    assert!(matches!(failure, Error::Corrupt { .. }), "{failure}");
+}
+
+/// The reader kept the mark of the first log, and showed what the second one had not synced.
+#[test]
+fn a_reader_of_a_removed_log_took_its_mark_for_that_of_another() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let options = LogOptions::new().segment_bytes(SEGMENT_BYTES as u64);
+    let set = options.durability(Durability::OnSync).open_set(dir.path()).unwrap();
+    let log = set.log("a").unwrap();
+    for _ in 0..100 {
+        log.append(b"of the first").unwrap();
+    }
+    log.close().unwrap();
+    let mut reader = LogReader::open(dir.path().join("a")).unwrap();
+    reader.next().unwrap().expect("a record");
+    set.remove("a").unwrap();
+    let log = set.log("a").unwrap();
+    for _ in 0..5 {
+        log.append(b"of the second, not synced").unwrap();
+    }
+    reader.seek(Lsn(1));
+    assert!(matches!(reader.next(), Err(Error::Missing { .. })));
 }

@@ -14,6 +14,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 const SEGMENT_PREFIX: &str = "segment-";
 /// A segment that is being filled with zeros.
@@ -22,6 +24,9 @@ const UNFINISHED: &str = "unfinished";
 const LOCK: &str = "lock";
 /// How far the log is stable.
 const MARK: &str = "mark";
+/// How often the mark is read beside a writer, and the pause between.
+const MARK_READS_MAX: u32 = 10;
+const MARK_PAUSE: Duration = Duration::from_micros(100);
 
 /// A directory with the segments of a log.
 #[derive(Debug)]
@@ -111,6 +116,11 @@ impl Dir {
         with(mark.as_ref().expect("it was opened"))
     }
 
+    /// Closes the file of the mark. False if it was not open.
+    fn close_mark(&self) -> bool {
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+    }
+
     /// Makes a segment with this first block, of zeros otherwise, unless the pool has one.
     fn make(&self, bytes: u64, head: Option<&[u8]>) -> Result<Arc<dyn Segment>> {
         let path = self.path.join(segment_name(self.next_name.fetch_add(1, Relaxed)));
@@ -186,15 +196,30 @@ impl Storage for Dir {
     }
 
     fn mark(&self) -> Result<Option<Mark>> {
-        let mut bytes = [0; Mark::BYTES];
-        let read = |file: &fs::File| file.read_exact_at(&mut bytes, 0);
-        match self.with_mark(fs::OpenOptions::new().read(true), read) {
-            Ok(()) => Ok(Mark::decode(&bytes)),
-            Err(error) => match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => Ok(None),
-                _ => Err(Error::system("read", &self.path.join(MARK), error)),
-            },
+        for _ in 0..MARK_READS_MAX {
+            let mut bytes = [0; Mark::BYTES];
+            let read = |file: &fs::File| match file.metadata()?.nlink() {
+                0 => Err(io::ErrorKind::NotFound.into()),
+                _ => file.read_exact_at(&mut bytes, 0),
+            };
+            match self.with_mark(fs::OpenOptions::new().read(true), read) {
+                Ok(()) => {
+                    if let Some(mark) = Mark::decode(&bytes) {
+                        return Ok(Some(mark));
+                    }
+                }
+                Err(error) => match error.kind() {
+                    // The log was removed. There may be another one.
+                    io::ErrorKind::NotFound if self.close_mark() => continue,
+                    io::ErrorKind::NotFound => return Ok(None),
+                    io::ErrorKind::UnexpectedEof => {}
+                    _ => return Err(Error::system("read", &self.path.join(MARK), error)),
+                },
+            }
+            // It met a write.
+            thread::sleep(MARK_PAUSE);
         }
+        Ok(None)
     }
 
     fn release(&self) {

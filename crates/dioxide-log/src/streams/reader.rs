@@ -83,6 +83,11 @@ impl Shown {
         Self { window: Window::new(BLOCK_BYTES as usize), member: None }
     }
 
+    /// Forgets what it read.
+    pub fn clear(&mut self) {
+        self.window.clear();
+    }
+
     /// Whether it has a record of a stream at a location.
     pub fn has(&self, location: Location, wanted: (u64, Lsn)) -> bool {
         let Some(member) = &self.member else { return false };

@@ -31,8 +31,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 ///
 /// As a [`LogReader`], it shows only records that the writer has shown to be stable, changes
 /// nothing, and needs no lock. It looks for changes when it has returned all records that it knows,
-/// and after [`seek`](Self::seek). Until then it may return a record that
-/// [`truncate_back`](crate::Stream::truncate_back) removed meanwhile.
+/// when a record is not at its place, and after [`seek`](Self::seek). Until then it may return a
+/// record that [`truncate_back`](crate::Stream::truncate_back) removed meanwhile. After a power cut
+/// the mark may be older than the log. Then it may show no record until a writer opens the log.
 ///
 /// It reads the frames of all streams, as a [`LogReader`] does. In memory, a record of the stream
 /// needs about 30 bytes. [`StreamView`] shows streams as they lie on their medium instead.
@@ -48,6 +49,8 @@ pub struct StreamReader {
     next: Lsn,
     is_moved: bool,
     shown: Shown,
+    /// How often the log was found again before the last look.
+    finds: u64,
 }
 
 impl StreamReader {
@@ -75,8 +78,8 @@ impl StreamReader {
             return Err(without_streams(log.storage().path()));
         }
         let (replay, shown) = (Replay::default(), Shown::new());
-        let (is_whole, is_moved, next) = (false, false, Lsn::FIRST);
-        let mut reader = Self { log, id, replay, is_whole, next, is_moved, shown };
+        let (is_whole, is_moved, next, finds) = (false, false, Lsn::FIRST, 0);
+        let mut reader = Self { log, id, replay, is_whole, next, is_moved, shown, finds };
         reader.look()?;
         reader.next = reader.first_lsn();
         Ok(reader)
@@ -168,12 +171,14 @@ impl StreamReader {
                 }
                 None => Error::Changing { path: path.clone() },
             };
-            // The place may be old, but not at once again.
+            // The place may be old. If the next look does not find another one, the log is found
+            // again, with any damage.
             if look > 1 {
-                match failure {
-                    Error::Changing { .. } => thread::sleep(PAUSE),
-                    failure => return Err(failure),
+                if look > 2 && !matches!(failure, Error::Changing { .. }) {
+                    return Err(failure);
                 }
+                thread::sleep(PAUSE);
+                self.log.find_again()?;
             }
             self.look()?;
         }
@@ -183,7 +188,13 @@ impl StreamReader {
     /// Follows the log to the end of what is stable.
     fn look(&mut self) -> Result<()> {
         for _ in 0..LOOKS_MAX {
-            match self.follow() {
+            let followed = self.follow();
+            if self.finds != self.log.finds() {
+                // Other frames may lie where the last record was read.
+                self.finds = self.log.finds();
+                self.shown.clear();
+            }
+            match followed {
                 Ok(()) if self.is_whole || self.replay.is_empty() => return Ok(()),
                 Ok(()) if self.replay.check().is_ok() => {
                     self.is_whole = true;
@@ -194,14 +205,17 @@ impl StreamReader {
                 Err(Error::OutOfRange { .. }) => {}
                 Err(error) => return Err(error),
             }
-            (self.replay, self.is_whole) = (Replay::default(), false);
-            self.log.seek(self.log.first_lsn());
+            self.begin_again();
         }
-        // Without regard to what is stable, a sound log has all of its records.
-        let storage = self.log.storage().clone();
-        let path = storage.path().to_owned();
-        StreamView::of(storage)?;
-        Err(Error::Changing { path })
+        // Without regard to what is stable, a sound log has all of its records. After a power cut
+        // the mark may be older than the log, until there is a writer.
+        StreamView::of(self.log.storage().clone()).map(drop)
+    }
+
+    /// Forgets the stream, and follows the log from its first record.
+    fn begin_again(&mut self) {
+        (self.replay, self.is_whole) = (Replay::default(), false);
+        self.log.seek(self.log.first_lsn());
     }
 
     /// Applies the frames that have come.
@@ -213,10 +227,12 @@ impl StreamReader {
                 None => Err(NO_ENTRY.into()),
             };
             if let Err(reason) = applied {
-                self.is_whole = false;
                 let member = self.log.member(location.segment);
                 let path = member.map_or(self.log.storage().path(), |it| it.segment.path());
-                return Err(Error::corrupt(path, location.offset.into(), reason));
+                let error = Error::corrupt(path, location.offset.into(), reason);
+                // So that the next call finds it again.
+                self.begin_again();
+                return Err(error);
             }
         }
         Ok(())

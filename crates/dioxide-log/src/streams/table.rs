@@ -114,10 +114,7 @@ impl Replay {
         match entry {
             Entry::Record { lsn, .. } => self.record(lsn, place),
             Entry::Copy { lsn, .. } => self.copy(lsn, place),
-            Entry::Bounds { front, next, .. } => {
-                self.bound(front, next, place);
-                Ok(())
-            }
+            Entry::Bounds { front, next, .. } => self.bound(front, next, place),
         }
     }
 
@@ -144,12 +141,19 @@ impl Replay {
         Ok(())
     }
 
-    /// Applies bounds.
-    pub fn bound(&mut self, front: Lsn, next: Lsn, anchor: Location) {
+    /// Applies bounds. They lie within those before, or are empty. The error is a contradiction.
+    pub fn bound(&mut self, front: Lsn, next: Lsn, anchor: Location) -> Result<(), String> {
+        if let Some((first, end)) = self.bounds
+            && front != next
+            && (front < first || next > end)
+        {
+            return Err(format!("bounds {front}..{next}, but there are only {first}..{end}"));
+        }
         self.places.split_off(&next);
         self.places = self.places.split_off(&front);
         self.bounds = Some((front, next));
         self.anchor = Some(anchor);
+        Ok(())
     }
 
     /// The front and the next LSN. Those of an unused stream before they are known.
@@ -334,7 +338,7 @@ mod tests {
                 match *frame {
                     Frame::Record(lsn) => replay.record(lsn, *place)?,
                     Frame::Copy(lsn) => replay.copy(lsn, *place)?,
-                    Frame::Bounds(front, next) => replay.bound(front, next, *place),
+                    Frame::Bounds(front, next) => replay.bound(front, next, *place)?,
                 }
             }
             replay.finish()
@@ -381,9 +385,15 @@ mod tests {
         assert!(Replay::default().finish().is_err(), "no bounds");
         let bounded = |front, next| {
             let mut replay = Replay::default();
-            replay.bound(Lsn(front), Lsn(next), place(0));
+            replay.bound(Lsn(front), Lsn(next), place(0)).unwrap();
             replay
         };
+        assert!(bounded(5, 7).bound(Lsn(5), Lsn(8), place(8)).is_err(), "a record from nowhere");
+        assert!(
+            bounded(5, 7).bound(Lsn(4), Lsn(7), place(8)).is_err(),
+            "a record that was removed"
+        );
+        assert!(bounded(5, 7).bound(Lsn(9), Lsn(9), place(8)).is_ok(), "no record is left");
         assert!(bounded(1, 1).record(Lsn(2), place(8)).is_err(), "a record is skipped");
         assert!(bounded(5, 7).copy(Lsn(7), place(8)).is_err(), "a copy of no record");
         assert_eq!(bounded(5, 6).finish(), Err("record 5 is missing".into()));
