@@ -267,7 +267,7 @@ impl LogReader {
             // Other records may have its LSNs.
             self.forget_place();
         }
-        self.mark = below_both(mark, self.storage.mark()?);
+        self.mark = between(mark, self.storage.mark()?);
         Ok(true)
     }
 
@@ -305,16 +305,14 @@ pub(crate) fn wait_within(
 }
 
 /// Without a mark nothing is known to be stable.
-const UNKNOWN: Mark = Mark { epoch: 0, frames: 0, next: Lsn(0) };
+const UNKNOWN: Mark = Mark { epoch: 0, frames: 0, truncations: 0, next: Lsn(0) };
 
-/// The mark that holds for frames that were read between these two. A truncation of the back may
-/// have lowered the end in between, and then unstable records of the same LSNs may have come. The
-/// number of frames is that of the first, so the next look finds a change.
-fn below_both(before: Mark, after: Option<Mark>) -> Mark {
+/// The mark that holds for frames that were read between these two. After a truncation of the back,
+/// unstable records may have the LSNs of stable ones.
+fn between(before: Mark, after: Option<Mark>) -> Mark {
+    let key = |mark: &Mark| (mark.epoch, mark.truncations);
     match after {
-        Some(after) if after.epoch == before.epoch => {
-            Mark { next: before.next.min(after.next), ..before }
-        }
+        Some(after) if key(&after) == key(&before) => before,
         _ => UNKNOWN,
     }
 }
@@ -327,7 +325,7 @@ impl Followed {
         let last = &found.chain.back().expect("the last segment").header;
         let scan = Scan::resume(last, found.end, found.index);
         let followed = Self { id: found.id, chain: found.chain, scan, ended: found.ended };
-        Ok((followed, below_both(mark, storage.mark()?)))
+        Ok((followed, between(mark, storage.mark()?)))
     }
 
     /// Follows the frames behind those that are known. False if that fails. The log is then to be

@@ -272,7 +272,7 @@ impl Writer {
             visible,
             truncations: AtomicU64::new(0),
             followers: AtomicU64::new(0),
-            mark: Mutex::new(Some(Mark { epoch, frames: 0, next: Lsn(0) })),
+            mark: Mutex::new(Some(Mark { epoch, frames: 0, truncations: 0, next: Lsn(0) })),
             counters,
         };
         writer.publish();
@@ -285,10 +285,14 @@ impl Writer {
         let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mark) = &mut *mark else { return };
         // Looked up with the lock of the mark, so a slower thread does not set it back.
-        let Progress { next, frames, .. } = self.lock().stable;
-        if (mark.next, mark.frames) != (next, frames) {
-            (mark.next, mark.frames) = (next, frames);
-            self.storage.publish(*mark);
+        let state = self.lock();
+        let Progress { next, frames, .. } = state.stable;
+        let truncations = self.truncations.load(Relaxed);
+        drop(state);
+        let now = Mark { epoch: mark.epoch, frames, truncations, next };
+        if now != *mark {
+            *mark = now;
+            self.storage.publish(now);
         }
     }
 

@@ -1,17 +1,58 @@
 //! A reader follows the writer of another process, which it does not share memory with.
 
 use dioxide_log::storage::memory::Memory;
-use dioxide_log::{Durability, Error, Log, LogOptions, LogReader, Lsn};
+use dioxide_log::storage::{Mark, Segment, Storage};
+use dioxide_log::{Durability, Error, Log, LogOptions, LogReader, Lsn, Result};
 use fastrand::Rng;
-use std::fs;
-use std::sync::Arc;
-use std::thread;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fmt, fs, thread};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn small() -> LogOptions {
     LogOptions::new().segment_bytes(64 << 10).spare_segments(1)
+}
+
+/// Reads a mark, and does something before or after it.
+type Look = Box<dyn FnOnce(&Memory) -> Result<Option<Mark>> + Send>;
+
+/// A disk whose next marks are read by these looks.
+#[derive(Clone)]
+struct Scripted {
+    disk: Memory,
+    looks: Arc<Mutex<VecDeque<Look>>>,
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.disk.fmt(f)
+    }
+}
+
+impl Storage for Scripted {
+    fn path(&self) -> &Path {
+        self.disk.path()
+    }
+
+    fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
+        self.disk.segments()
+    }
+
+    fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
+        self.disk.create(bytes)
+    }
+
+    fn remove(&self, segment: &dyn Segment) -> Result<()> {
+        self.disk.remove(segment)
+    }
+
+    fn mark(&self) -> Result<Option<Mark>> {
+        let look = self.looks.lock().unwrap().pop_front();
+        look.map_or_else(|| self.disk.mark(), |look| look(&self.disk))
+    }
 }
 
 fn rest(reader: &mut LogReader) -> Vec<(Lsn, Vec<u8>)> {
@@ -30,6 +71,44 @@ fn append(log: &Log, count: usize, record: &[u8]) {
 
 fn records(log: &Log) -> Vec<(Lsn, Vec<u8>)> {
     log.iter_from(log.first_lsn()).map(|record| record.expect("it is read")).collect()
+}
+
+/// Records came between two truncations of the back, and were never stable. The marks around the
+/// look were those of the records before and behind them.
+#[test]
+fn two_truncations_in_a_look_showed_what_was_never_stable() {
+    let disk = Memory::default();
+    let options = small().durability(Durability::OnSync);
+    let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+    append(&log, 9, b"old");
+    log.sync().unwrap();
+    let scripted = Scripted { disk, looks: Arc::default() };
+    let mut reader = LogReader::of(Arc::new(scripted.clone())).unwrap();
+    assert_eq!(rest(&mut reader).len(), 9);
+    append(&log, 1, b"old");
+    log.sync().unwrap();
+    let (first, second) = (log.clone(), log.clone());
+    let replace = move |log: &Log, count, record| {
+        log.truncate_back(Lsn(5)).unwrap();
+        append(log, count, record);
+    };
+    *scripted.looks.lock().unwrap() = VecDeque::<Look>::from([
+        Box::new(move |disk: &Memory| {
+            let mark = disk.mark();
+            replace(&first, 8, b"never stable");
+            mark
+        }) as Look,
+        Box::new(move |disk: &Memory| {
+            replace(&second, 9, b"new");
+            second.sync().unwrap();
+            disk.mark()
+        }),
+    ]);
+    reader.seek(Lsn(5));
+    let mut found = rest(&mut reader);
+    found.extend(rest(&mut reader));
+    assert_eq!(found.len(), 9);
+    assert!(found.iter().all(|(_, record)| record == b"new"), "{found:?}");
 }
 
 #[test]

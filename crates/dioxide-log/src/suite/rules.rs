@@ -187,7 +187,7 @@ fn removed(medium: &dyn Medium, bytes: u64) -> Checked {
 fn marked(medium: &dyn Medium, bytes: u64) -> Checked {
     let (storage, _segment) = created_in(medium, bytes)?;
     for next in 1..10 {
-        let mark = Mark { epoch: 7, frames: 2 * next, next: next.into() };
+        let mark = Mark { epoch: 7, frames: 2 * next, truncations: next / 3, next: next.into() };
         storage.publish(mark);
         if let Some(found) = storage.mark().map_err(said)?
             && found != mark
