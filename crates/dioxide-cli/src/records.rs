@@ -46,29 +46,29 @@ struct Facts {
     closed: bool,
     /// Frames of a torn write behind the end.
     remnants: u64,
-    /// The number of streams in use. None for a log without streams, or if they were not read.
+    /// The number of streams in use. None for a log without streams.
     streams: Option<usize>,
 }
 
 impl Facts {
-    /// Reads and checks a log.
+    /// Reads and checks a log, with its streams.
     fn of(path: &Path) -> Result<Self> {
-        let view = LogView::open(path)?;
-        let facts = Self::of_view(&view);
-        if !view.has_streams() {
-            return Ok(facts);
-        }
-        match StreamView::of_log(view) {
-            Ok(streams) => Ok(Self { streams: Some(streams.ids().len()), ..facts }),
-            Err(error @ Error::Changing { .. }) => {
-                say(&format!("the streams are not counted: {error}"));
-                Ok(facts)
-            }
-            Err(error) => Err(error.into()),
-        }
+        Self::of_seen(LogView::open(path)?, path)
     }
 
-    fn of_view(view: &LogView) -> Self {
+    /// Checks the streams of a log that was looked at. If it has changed, looks at it again.
+    fn of_seen(view: LogView, path: &Path) -> Result<Self> {
+        if !view.has_streams() {
+            return Ok(Self::of_view(&view, None));
+        }
+        let streams = match StreamView::of_log(view) {
+            Err(Error::Changing { .. }) => StreamView::open(path)?,
+            streams => streams?,
+        };
+        Ok(Self::of_view(streams.log(), Some(streams.ids().len())))
+    }
+
+    fn of_view(view: &LogView, streams: Option<usize>) -> Self {
         let (first_lsn, next_lsn) = (view.first_lsn().0, view.next_lsn().0);
         let report = view.report();
         Self {
@@ -80,7 +80,7 @@ impl Facts {
             bytes: report.bytes,
             closed: report.closed,
             remnants: report.remnants,
-            streams: None,
+            streams,
         }
     }
 }
@@ -247,4 +247,49 @@ fn hex(bytes: &[u8]) -> String {
         write!(hex, "{byte:02x}").expect("a string takes all");
     }
     hex
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dioxide_log::LogOptions;
+    use std::fs;
+
+    /// The command said that the streams were not counted, and ended with 0.
+    #[test]
+    fn verify_did_not_check_the_streams_of_a_log_that_changed() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path();
+        let options = LogOptions::new().segment_bytes(64 << 10).spare_segments(1);
+        let log = options.open_streams(path).unwrap();
+        let stream = log.stream(1);
+        for _ in 0..30 {
+            stream.append(&[1; 9000]).unwrap();
+        }
+        let views = [(); 2].map(|()| LogView::open(path).unwrap());
+        // Until the first segment of the views is removed, or used again.
+        let is_changing = |view: &LogView| {
+            let mut records = view.iter_from(view.first_lsn());
+            records.any(|record| matches!(record, Err(Error::Changing { .. })))
+        };
+        let changed = (0..1000).any(|_| {
+            let lsn = stream.append(&[1; 9000]).unwrap();
+            stream.truncate_front(lsn).unwrap();
+            views.iter().all(is_changing)
+        });
+        assert!(changed);
+        log.close().unwrap();
+
+        let [sound, damaged] = views;
+        assert_eq!(Facts::of_seen(sound, path).unwrap().streams, Some(1));
+        for segment in fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()) {
+            let mut content = fs::read(&segment).unwrap();
+            if let Some(byte) = content.get_mut(4096 + 24) {
+                *byte ^= 1;
+                fs::write(&segment, &content).unwrap();
+            }
+        }
+        let error = Facts::of_seen(damaged, path).err().expect("the log is damaged");
+        assert!(matches!(error.downcast_ref(), Some(Error::Corrupt { .. })), "{error}");
+    }
 }
