@@ -173,7 +173,7 @@ fn write_json(out: &mut impl Write, line: &impl Serialize) -> Result<()> {
 }
 
 /// A reader of a log, or of one stream.
-trait Follow {
+trait Tailed {
     /// The lowest LSN, and the LSN behind the last stable record.
     fn range(&self) -> (Lsn, Lsn);
     fn lsn(&self) -> Lsn;
@@ -181,9 +181,9 @@ trait Follow {
     fn next_within(&mut self, limit: Duration) -> dioxide_log::Result<Option<Record<'_>>>;
 }
 
-macro_rules! follow {
+macro_rules! tailed {
     ($reader:ty) => {
-        impl Follow for $reader {
+        impl Tailed for $reader {
             fn range(&self) -> (Lsn, Lsn) {
                 (self.first_lsn(), self.stable_lsn())
             }
@@ -203,8 +203,8 @@ macro_rules! follow {
     };
 }
 
-follow!(LogReader);
-follow!(StreamReader);
+tailed!(LogReader);
+tailed!(StreamReader);
 
 fn tail_of(args: &args::LogTail) -> Result<()> {
     match args.stream {
@@ -213,7 +213,7 @@ fn tail_of(args: &args::LogTail) -> Result<()> {
     }
 }
 
-fn follow(args: &args::LogTail, mut reader: impl Follow) -> Result<()> {
+fn follow(args: &args::LogTail, mut reader: impl Tailed) -> Result<()> {
     let (first, next) = reader.range();
     let last = Lsn(next.0.saturating_sub(TAIL_RECORDS)).max(first);
     reader.seek(args.from.map_or(last, Lsn));
