@@ -10,12 +10,15 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 /// The records before the end that `tail` begins with.
 const TAIL_RECORDS: u64 = 10;
 /// How long `tail` waits for a record at once.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The pause of `tail` after a writer was faster. The next look may read the whole log.
+const PAUSE: Duration = Duration::from_millis(100);
 
 pub fn run(args: &args::Records) -> Result<()> {
     match &args.action {
@@ -207,17 +210,17 @@ tailed!(LogReader);
 tailed!(StreamReader);
 
 fn tail_of(args: &args::LogTail) -> Result<()> {
+    let out = BufWriter::new(io::stdout().lock());
     match args.stream {
-        Some(id) => follow(args, StreamReader::open(&args.path, id)?),
-        None => follow(args, LogReader::open(&args.path)?),
+        Some(id) => follow(args, StreamReader::open(&args.path, id)?, out),
+        None => follow(args, LogReader::open(&args.path)?, out),
     }
 }
 
-fn follow(args: &args::LogTail, mut reader: impl Tailed) -> Result<()> {
+fn follow(args: &args::LogTail, mut reader: impl Tailed, mut out: impl Write) -> Result<()> {
     let (first, next) = reader.range();
     let last = Lsn(next.0.saturating_sub(TAIL_RECORDS)).max(first);
     reader.seek(args.from.map_or(last, Lsn));
-    let mut out = BufWriter::new(io::stdout().lock());
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut patience = Duration::ZERO;
     while left > 0 {
@@ -227,9 +230,13 @@ fn follow(args: &args::LogTail, mut reader: impl Tailed) -> Result<()> {
                 write_line(&mut out, record.lsn, record.payload)?;
                 (left, patience) = (left - 1, Duration::ZERO);
             }
-            Ok(None) | Err(Error::Changing { .. }) => {
+            Ok(None) => {
                 out.flush()?;
                 patience = PATIENCE;
+            }
+            Err(Error::Changing { .. }) => {
+                out.flush()?;
+                thread::sleep(PAUSE);
             }
             Err(Error::OutOfRange { first, .. }) if first > lsn => {
                 say(&format!("the records {lsn}..{} were removed", first.0 - 1));
@@ -254,6 +261,45 @@ mod tests {
     use super::*;
     use dioxide_log::LogOptions;
     use std::fs;
+    use std::time::Instant;
+
+    /// A log with one record, whose writer is faster than its reader this often.
+    struct Fast {
+        looks: u32,
+        lsn: Lsn,
+    }
+
+    impl Tailed for Fast {
+        fn range(&self) -> (Lsn, Lsn) {
+            (Lsn(1), Lsn(2))
+        }
+
+        fn lsn(&self) -> Lsn {
+            self.lsn
+        }
+
+        fn seek(&mut self, lsn: Lsn) {
+            self.lsn = lsn;
+        }
+
+        fn next_within(&mut self, _: Duration) -> dioxide_log::Result<Option<Record<'_>>> {
+            if self.looks > 0 {
+                self.looks -= 1;
+                return Err(Error::Changing { path: "a log".into() });
+            }
+            Ok(Some(Record { lsn: self.lsn, payload: b"a" }))
+        }
+    }
+
+    /// It read the whole log again and again.
+    #[test]
+    fn tail_made_no_pause_while_a_writer_was_faster() {
+        let args = args::LogTail { path: "a log".into(), stream: None, from: None, count: Some(1) };
+        let (begun, mut out) = (Instant::now(), Vec::new());
+        follow(&args, Fast { looks: 2, lsn: Lsn(1) }, &mut out).unwrap();
+        assert!(begun.elapsed() >= 2 * PAUSE, "{:?}", begun.elapsed());
+        assert_eq!(String::from_utf8(out).unwrap(), "{\"lsn\":1,\"bytes\":1,\"hex\":\"61\"}\n");
+    }
 
     /// The command said that the streams were not counted, and ended with 0.
     #[test]
