@@ -220,7 +220,12 @@ fn tail_of(args: &args::LogTail) -> Result<()> {
 fn follow(args: &args::LogTail, mut reader: impl Tailed, mut out: impl Write) -> Result<()> {
     let (first, next) = reader.range();
     let last = Lsn(next.0.saturating_sub(TAIL_RECORDS)).max(first);
-    reader.seek(args.from.map_or(last, Lsn));
+    reader.seek(match args.from {
+        // No record has this number, so none was removed.
+        Some(0) => first,
+        Some(lsn) => Lsn(lsn),
+        None => last,
+    });
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut patience = Duration::ZERO;
     while left > 0 {

@@ -983,6 +983,9 @@ fn a_log_is_checked_and_its_records_are_printed() {
     let tail = command("log tail PATH --from 3 --count 11");
     assert_eq!(stdout(&tail), stdout(&command("log dump PATH")));
     assert!(stderr(&tail).contains("the records 3..10 were removed"), "{}", stderr(&tail));
+    // There is no record 0.
+    let all = command("log tail PATH --from 0 --count 11");
+    assert_eq!((stdout(&all), stderr(&all)), (stdout(&command("log dump PATH")), ""));
     let last = command("log tail PATH --count 10");
     assert_eq!(stdout(&last), stdout(&command("log dump PATH --from 12")));
 
