@@ -1,6 +1,9 @@
 //! Ctrl-C and similar signals: the first one asks every loop to stop, the second one kills.
 //! Process-wide.
 //!
+//! `dioxide log` does not listen, because it changes nothing. The default action ends it at once,
+//! also in a long read or a write to a full pipe. Signals that `nohup` ignores stay ignored.
+//!
 //! Scratch files have no name, so nothing is left behind in either case.
 
 use anyhow::{Context, Result};
@@ -25,19 +28,6 @@ impl std::fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
-
-/// From now on SIGINT, SIGTERM and SIGHUP end the process at once.
-///
-/// For commands that change nothing: a read of a large log, or a write to a full pipe, calls no
-/// [`check`].
-pub fn end_at_once() -> Result<()> {
-    let always = Arc::new(AtomicBool::new(true));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        flag::register_conditional_shutdown(signal, 128 + signal, always.clone())
-            .context("listen for Ctrl-C")?;
-    }
-    Ok(())
-}
 
 /// From now on SIGINT, SIGTERM and SIGHUP set the flag that [`check`] reads.
 pub fn listen() -> Result<()> {

@@ -23,7 +23,11 @@ const EXIT_STATUS: [(&str, &str, &str); 10] = [
     ("dioxide", "2", "The command line is wrong."),
     ("dioxide-probe", "2", "With --for: it could not be measured."),
     ("dioxide-compare", "3", "With --fail-on-regression: something is slower by more than that."),
-    ("dioxide", "128+n", "Signal n ended it: SIGHUP, SIGINT or SIGTERM. Nothing is left behind."),
+    (
+        "dioxide",
+        "128+n",
+        "As shells show it: signal n ended it, SIGHUP, SIGINT or SIGTERM. Nothing is left behind.",
+    ),
     ("dioxide-run", "other", "Once the program runs, what it ends with."),
 ];
 

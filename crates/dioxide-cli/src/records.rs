@@ -169,10 +169,8 @@ fn write_line(out: &mut impl Write, lsn: Lsn, content: &[u8]) -> Result<()> {
     write_json(out, &Line { lsn: lsn.0, bytes: content.len(), hex: hex(content) })
 }
 
-/// Writes a line by one call, so a signal ends the output behind a line.
 fn write_json(out: &mut impl Write, line: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string(line)? + "\n";
-    Ok(out.write_all(text.as_bytes())?)
+    Ok(writeln!(out, "{}", serde_json::to_string(line)?)?)
 }
 
 /// A reader of a log, or of one stream.

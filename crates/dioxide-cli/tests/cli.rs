@@ -7,6 +7,7 @@ use common::*;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
@@ -874,6 +875,22 @@ fn the_streams_of_a_log_are_printed() {
     assert_eq!(stdout(&command("log dump PATH --stream 5")), "", "it has no record");
 }
 
+/// Waits until a command of a log has begun to read it, and sleeps.
+fn wait_until_it_sleeps(work: &Child, log: &Path) {
+    let log = log.canonicalize().unwrap();
+    let of_log = |fd: fs::DirEntry| fs::read_link(fd.path()).is_ok_and(|it| it.starts_with(&log));
+    let sleeps = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", work.id()));
+        let mut fds = fs::read_dir(format!("/proc/{}/fd", work.id())).into_iter().flatten();
+        stat.is_ok_and(|stat| stat.contains(" S ")) && fds.any(|fd| fd.is_ok_and(of_log))
+    };
+    let mut times = 0;
+    wait_until("it reads the log, and sleeps", || {
+        times = if sleeps() { times + 1 } else { 0 };
+        times == 2
+    });
+}
+
 /// It waited until the log was read and the pipe was empty.
 #[test]
 fn a_signal_did_not_end_a_command_of_a_log() {
@@ -883,30 +900,45 @@ fn a_signal_did_not_end_a_command_of_a_log() {
     for _ in 0..20 {
         stream.append(&[1; 20_000]).unwrap();
     }
-    for (words, signal, code) in [
-        ("dump PATH", Signal::TERM, 143),
-        ("dump PATH --stream 7", Signal::INT, 130),
-        ("tail PATH --from 1", Signal::INT, 130),
-        ("tail PATH --stream 7", Signal::TERM, 143),
-        ("tail PATH --stream 5", Signal::INT, 130),
+    for words in [
+        "dump PATH",
+        "dump PATH --stream 7",
+        "tail PATH --from 1",
+        "tail PATH --stream 7",
+        "tail PATH --stream 5",
     ] {
         let line = format!("log {}", words.replace("PATH", dir.path().to_str().unwrap()));
-        let mut work = dioxide(&line).stdout(Stdio::piped()).spawn().unwrap();
         // The test does not read, so the pipe is full.
-        let waits = |work: &Child| {
-            let asleep = |path: String| fs::read_to_string(path).is_ok_and(|it| it.contains(" S "));
-            asleep(format!("/proc/{}/stat", work.id()))
-                && fs::read_dir(format!("/proc/{}/fd", work.id())).is_ok_and(|fds| fds.count() > 3)
-        };
-        wait_until("it waits", || waits(&work));
-        kill_process(Pid::from_child(&work), signal).unwrap();
+        let mut work = dioxide(&line).stdout(Stdio::piped()).spawn().unwrap();
+        wait_until_it_sleeps(&work, dir.path());
+        // The others may be ignored here, and so there.
+        kill_process(Pid::from_child(&work), Signal::TERM).unwrap();
         let mut ended = None;
         wait_until("it ends", || {
             ended = work.try_wait().unwrap();
             ended.is_some()
         });
-        assert_eq!(ended.and_then(|status| status.code()), Some(code), "{words}");
+        assert_eq!(ended.and_then(|it| it.signal()), Some(Signal::TERM.as_raw()), "{words}");
     }
+}
+
+/// A handler took the place of `nohup`.
+#[test]
+fn an_ignored_signal_ended_a_command_of_a_log() {
+    let dir = fresh_dir();
+    let log = dioxide_log::Log::open(dir.path()).unwrap();
+    log.append(b"one").unwrap();
+    let line = format!("log tail {} --count 2", dir.path().display());
+    let tail = dioxide(&line);
+    let mut nohup = Command::new("nohup");
+    nohup.arg(tail.get_program()).args(tail.get_args()).stdin(Stdio::null());
+    let work = nohup.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until_it_sleeps(&work, dir.path());
+    kill_process(Pid::from_child(&work), Signal::HUP).unwrap();
+    log.append(b"two").unwrap();
+    let output = work.wait_with_output().unwrap();
+    expect_code(&output, 0);
+    assert_eq!(stdout(&output).lines().count(), 2);
 }
 
 #[test]
