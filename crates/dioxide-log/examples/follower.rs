@@ -5,6 +5,7 @@
 //! ```
 
 use dioxide_log::{Error, LogReader, Lsn, Result};
+use std::thread;
 use std::time::Duration;
 
 fn main() -> Result<()> {
@@ -18,6 +19,8 @@ fn main() -> Result<()> {
         match reader.next_within(Duration::from_secs(1)) {
             Ok(Some(record)) => println!("{}: {} bytes", record.lsn, record.payload.len()),
             Ok(None) => {}
+            // The writer is faster for now.
+            Err(Error::Changing { .. }) => thread::sleep(Duration::from_millis(100)),
             // A replica would take a snapshot of its leader here.
             Err(Error::OutOfRange { first, .. }) => reader.seek(first),
             Err(error) => return Err(error),
