@@ -36,7 +36,7 @@ pub enum Error {
         /// The contradiction.
         reason: String,
     },
-    /// A writer frees segments faster than they are read. Nothing is wrong with the log.
+    /// A writer changed the log while it was read. A later look finds what is there.
     #[error("{}: a writer changes the log too fast to read it; try again", path.display())]
     Changing {
         /// The directory or device.
