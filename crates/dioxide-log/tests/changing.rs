@@ -1,5 +1,8 @@
 //! A reader without the writer distinguishes a log that is damaged from one that changes too fast.
 
+mod common;
+
+use common::{Ends, LIMIT};
 use dioxide_log::storage::memory::Memory;
 use dioxide_log::storage::{Mark, Segment, Storage};
 use dioxide_log::{Error, Log, LogOptions, LogReader, LogView, Lsn, Result, StreamLog, StreamView};
@@ -202,109 +205,98 @@ fn damage_beside_a_busy_writer_is_damage() {
     expect_damage(view.iter_from(Lsn(1)).next().unwrap().unwrap_err(), 4096);
 }
 
-/// Ends the writer of a test, also one that fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
+fn expect_changing(error: Error) {
+    assert!(is_changing(&error), "{error}");
 }
 
-/// Reads a log in a directory all the time, in each way. Only records that were removed meanwhile
-/// may be missing.
-fn read_beside(path: &Path, ends: &AtomicBool) {
-    let _ends = Ends(ends);
+/// Reads a log as it lies on its medium. An error means that no look has found it.
+fn view(path: &Path) -> Result<()> {
+    let view = LogView::open(path)?;
+    view.iter_from(view.first_lsn()).filter_map(Result::err).for_each(expect_changing);
+    if view.has_streams() {
+        let view = StreamView::open(path)?;
+        view.iter_from(1, view.first_lsn(1)).filter_map(Result::err).for_each(expect_changing);
+    }
+    Ok(())
+}
+
+/// Reads a log in a directory all the time, in each way, while a writer works. Only records that
+/// were removed meanwhile may be missing.
+fn read_beside(mut write: impl FnMut() + Send, path: &Path) {
     let mut reader = LogReader::open(path).unwrap();
-    let expect_changing = |error: Error| assert!(is_changing(&error), "{error}");
-    let begun = Instant::now();
-    while begun.elapsed() < TIME {
-        match LogView::open(path) {
-            Ok(view) => {
-                let records = view.iter_from(view.first_lsn());
-                records.filter_map(Result::err).for_each(expect_changing);
-                if view.has_streams() {
-                    match StreamView::open(path) {
-                        Ok(view) => {
-                            let records = view.iter_from(1, view.first_lsn(1));
-                            records.filter_map(Result::err).for_each(expect_changing);
-                        }
-                        Err(error) => expect_changing(error),
-                    }
-                }
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Relaxed) {
+                write();
             }
-            Err(error) => expect_changing(error),
-        }
-        for _ in (0..50).take_while(|_| begun.elapsed() < TIME) {
-            let lsn = reader.lsn();
-            match reader.next() {
-                Ok(Some(record)) => assert_eq!(record.lsn, lsn),
-                Ok(None) => {}
-                Err(Error::OutOfRange { first, .. }) => reader.seek(first),
+        });
+        let _ends = Ends(&ends);
+        let (begun, mut views) = (Instant::now(), 0);
+        while begun.elapsed() < TIME || views == 0 {
+            match view(path) {
+                Ok(()) => views += 1,
                 Err(error) => expect_changing(error),
             }
+            assert!(views > 0 || begun.elapsed() < LIMIT, "no look has found the log");
+            for _ in (0..50).take_while(|_| begun.elapsed() < TIME) {
+                let lsn = reader.lsn();
+                match reader.next() {
+                    Ok(Some(record)) => assert_eq!(record.lsn, lsn),
+                    Ok(None) => {}
+                    Err(Error::OutOfRange { first, .. }) => reader.seek(first),
+                    Err(error) => expect_changing(error),
+                }
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn readers_beside_a_busy_writer_find_no_damage() {
     let dir = tempfile::tempdir_in(".").unwrap();
-    let (path, ends) = (dir.path(), &AtomicBool::new(false));
-    let log = small().open(path).unwrap();
+    let log = small().open(dir.path()).unwrap();
     log.append(b"the first").unwrap();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut rng = fastrand::Rng::with_seed(1);
-            while !ends.load(Relaxed) {
-                let lsn = log.append(&vec![7; rng.usize(0..20_000)]).unwrap();
-                if lsn.0 > log.first_lsn().0 + 20 {
-                    log.truncate_front(Lsn(lsn.0 - 3)).unwrap();
-                }
-                if rng.u8(..) < 20 {
-                    log.truncate_back(lsn).unwrap();
-                }
-            }
-        });
-        read_beside(path, ends);
-    });
+    let mut rng = fastrand::Rng::with_seed(1);
+    let write = || {
+        let lsn = log.append(&vec![7; rng.usize(0..20_000)]).unwrap();
+        if lsn.0 > log.first_lsn().0 + 20 {
+            log.truncate_front(Lsn(lsn.0 - 3)).unwrap();
+        }
+        if rng.u8(..) < 20 {
+            log.truncate_back(lsn).unwrap();
+        }
+    };
+    read_beside(write, dir.path());
 }
 
 /// Free segments move between the directories of two logs.
 #[test]
 fn readers_beside_a_busy_set_find_no_damage() {
     let dir = tempfile::tempdir_in(".").unwrap();
-    let (path, ends) = (dir.path().join("one"), &AtomicBool::new(false));
     let set = small().open_set(dir.path()).unwrap();
     let logs = [set.log("one").unwrap(), set.log("two").unwrap()];
     logs[0].append(b"the first").unwrap();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            for log in logs.iter().cycle().take_while(|_| !ends.load(Relaxed)) {
-                append(log, 20);
-                log.truncate_front(Lsn(log.next_lsn().0 - 1)).unwrap();
-            }
-        });
-        read_beside(&path, ends);
-    });
+    let write = || {
+        for log in &logs {
+            append(log, 20);
+            log.truncate_front(Lsn(log.next_lsn().0 - 1)).unwrap();
+        }
+    };
+    read_beside(write, &dir.path().join("one"));
 }
 
 #[test]
 fn readers_beside_busy_streams_find_no_damage() {
     let dir = tempfile::tempdir_in(".").unwrap();
-    let (path, ends) = (dir.path(), &AtomicBool::new(false));
-    let log: StreamLog = small().open_streams(path).unwrap();
+    let log: StreamLog = small().open_streams(dir.path()).unwrap();
     let (rests, goes_on) = (log.stream(1), log.stream(2));
     rests.append_all(&[b"a record that is copied".as_slice(); 20]).unwrap();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            while !ends.load(Relaxed) {
-                let lsn = goes_on.append(&[9; 3000]).unwrap();
-                if lsn.0 % 50 == 0 {
-                    goes_on.truncate_front(lsn).unwrap();
-                }
-            }
-        });
-        read_beside(path, ends);
-    });
+    let write = || {
+        let lsn = goes_on.append(&[9; 3000]).unwrap();
+        if lsn.0 % 50 == 0 {
+            goes_on.truncate_front(lsn).unwrap();
+        }
+    };
+    read_beside(write, dir.path());
 }
