@@ -2,6 +2,7 @@
 
 use super::collect::{self, Signal};
 use super::entry::Entry;
+use super::reader;
 use super::stream::{Shared, Stream};
 use super::table::{Replays, Table};
 
@@ -521,6 +522,5 @@ fn replay(log: &Log, usage: &mut Usage) -> Result<BTreeMap<u64, Table>> {
 
 fn corrupt(log: &Log, location: Location, reason: String) -> Error {
     let member = log.writer().member(location.segment);
-    let path = member.as_ref().map_or(log.writer().storage.path(), |found| found.segment.path());
-    Error::corrupt(path, location.offset.into(), reason)
+    reader::corrupt(member.as_ref(), log.writer().storage.path(), location, reason)
 }

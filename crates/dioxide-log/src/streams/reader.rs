@@ -128,23 +128,33 @@ impl Shown {
         &mut self,
         member: &Member,
         locations: impl Iterator<Item = Location>,
-        (stream, lsn): (u64, Lsn),
+        wanted: (u64, Lsn),
         path: &Path,
     ) -> Result<()> {
         let mut locations = locations.peekable();
         let location = *locations.peek().expect("a record");
         let failure = match self.load(member.clone(), locations) {
-            Ok(()) if self.has(location, (stream, lsn)) => return Ok(()),
-            Ok(()) => not_there(member.segment.path(), location, (stream, lsn)),
+            Ok(()) if self.has(location, wanted) => return Ok(()),
+            Ok(()) => corrupt(Some(member), path, location, reason_not_there(wanted)),
             Err(error) => error,
         };
         Err(member.failure(failure, path))
     }
 }
 
-fn not_there(path: &Path, location: Location, (stream, lsn): (u64, Lsn)) -> Error {
-    let reason = format!("record {lsn} of stream {stream} is not there any more");
+/// The error of a frame. `path` is that of the log, if it does not have the segment any more.
+pub(super) fn corrupt(
+    member: Option<&Member>,
+    path: &Path,
+    location: Location,
+    reason: impl Into<String>,
+) -> Error {
+    let path = member.map_or(path, |member| member.segment.path());
     Error::corrupt(path, location.offset.into(), reason)
+}
+
+fn reason_not_there((stream, lsn): (u64, Lsn)) -> String {
+    format!("record {lsn} of stream {stream} is not there any more")
 }
 
 impl StreamIter {
@@ -211,8 +221,8 @@ impl StreamIter {
                     // Another process may write the log by now.
                     return Err(Error::Closed);
                 }
-                let path = member.as_ref().map_or(writer.storage.path(), |it| it.segment.path());
-                return Err(not_there(path, location, (self.id, self.next)));
+                let reason = reason_not_there((self.id, self.next));
+                return Err(corrupt(member.as_ref(), writer.storage.path(), location, reason));
             }
             read = Some(location);
             // Without the segment, the record was moved, and the next look finds it.

@@ -8,7 +8,7 @@
 //! has overtaken a reader, it begins with the new front: the log still has all that streams need.
 
 use super::entry::Entry;
-use super::reader::Shown;
+use super::reader::{Shown, corrupt};
 use super::table::{NO_ENTRY, Replay};
 use super::view::{StreamView, without_streams};
 use crate::error::{Error, Result};
@@ -228,8 +228,7 @@ impl StreamReader {
             };
             if let Err(reason) = applied {
                 let member = self.log.member(location.segment);
-                let path = member.map_or(self.log.storage().path(), |it| it.segment.path());
-                let error = Error::corrupt(path, location.offset.into(), reason);
+                let error = corrupt(member, self.log.storage().path(), location, reason);
                 // So that the next call finds it again.
                 self.begin_again();
                 return Err(error);

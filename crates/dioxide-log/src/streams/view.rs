@@ -1,6 +1,6 @@
 //! A log of streams as it lies on its medium, for programs that only read it.
 
-use super::reader::Shown;
+use super::reader::{Shown, corrupt};
 use super::table::{Replays, Table};
 use crate::error::{Error, Result};
 use crate::lsn::Lsn;
@@ -61,9 +61,7 @@ impl StreamView {
         let mut records = log.iter_from(log.first_lsn());
         while let Some((location, payload)) = records.next_located()? {
             replays.apply(payload, location).map_err(|reason| {
-                let member = log.member(location.segment);
-                let path = member.map_or(log.path(), |member| member.segment.path());
-                Error::corrupt(path, location.offset.into(), reason)
+                corrupt(log.member(location.segment), log.path(), location, reason)
             })?;
         }
         drop(records);
