@@ -837,6 +837,36 @@ fn loom_a_queue_appended_to_a_file_that_was_closed() {
     });
 }
 
+/// The open counted before readers found its engine. A read in between took the blocks of a record
+/// for its length.
+#[test]
+fn loom_a_reader_met_the_count_of_an_open_without_its_engine() {
+    explore(None, || {
+        let device = Device::default();
+        device.lock().files.push(Image::default());
+        let disk = Disk { device, file: 0, grows_beside: false };
+        let key = Key { dev: 1, inode: Some(0), part: crate::sys::probe::Part::Whole };
+        let writing = spawn("writer", {
+            let disk = disk.clone();
+            move || {
+                let fs = FileSystems::default();
+                let opening = || Ok(File::engine(&disk, &fs, Grows::Never, Err(String::new())));
+                PROCESS.registry.open(key, opening).expect("it is made");
+                disk.state().files[0].size = BLOCK;
+            }
+        });
+        let registry = &PROCESS.registry;
+        let opens = registry.opens(key);
+        if registry.writer(key).is_none() {
+            let size = disk.state().files[0].size;
+            assert!(size == 0 || registry.opens(key) != opens, "whole blocks are no length");
+        }
+        writing.expect("it is started").join();
+        disk.state().files[0].size = 0;
+        registry.leave(key).expect("it closes");
+    });
+}
+
 // --- futures -------------------------------------------------------------------------------------
 
 /// A file for futures, with its disk and the count of their memory.

@@ -3,22 +3,20 @@
 
 use crate::backend::{Backend, Stamps};
 use crate::engine::process::Process;
-use crate::engine::registry::Key;
+use crate::engine::registry::{Key, Registry};
 use crate::engine::{self, Engine, recover};
 use crate::error::{Error, Operation, Result};
 use crate::os_error;
 use crate::rules::marker::Marker;
 use crate::rules::recovery::Verdict;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::probe::{Alignment, Facts};
 use std::io;
-use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often a read without an engine is begun before it fails.
+/// How often a read is begun before it fails.
 const READS_MAX: u32 = 100;
 
 /// How often a read is repeated because a file without a marker changed meanwhile.
@@ -57,22 +55,22 @@ enum Since {
 /// The attempts of a read through a read-only handle.
 ///
 /// While this process has the file open for writing, its engine reads: only the engine knows the
-/// exact length. The file shows whole blocks until the close has truncated it. So an attempt
-/// without the engine does not count if this process opened the file meanwhile. A read during the
-/// close waits for its end.
+/// exact length. The file shows whole blocks until the close has truncated it. So a look at the
+/// length does not count if this process opened the file meanwhile. A read during the close waits
+/// for its end.
 ///
-/// Another process may write the file, and even truncate it. A read during a truncate may return
-/// zeros of space that was grown again, so it is repeated. Growth is harmless, and frequent beside
-/// a fast writer: the count in the marker distinguishes it from a truncate. If each attempt meets a
-/// truncate, the read fails with EAGAIN.
+/// Another writer may even truncate the file. A read during a truncate may return zeros of space
+/// that was grown again, so it is repeated. Growth is harmless, and frequent beside a fast writer:
+/// the count in the marker distinguishes it from a truncate. If each attempt meets a truncate, the
+/// read fails with EAGAIN.
 ///
-/// A file without a marker was not grown. During one read another process may grow it, and remove
-/// growth and marker again. That takes several syncs, so several consecutive reads cannot miss it.
-/// A change in each of them, and never a marker, comes from a program that writes without growth.
-/// (Before Linux 6.13, a change within one clock tick is not seen.)
+/// A file without a marker was not grown. During one read a writer may grow it, and remove growth
+/// and marker again. That takes several syncs, so several consecutive reads cannot miss it. A
+/// change in each of them, and never a marker, comes from a program that writes without growth.
+/// (Before Linux 6.13, a change within one clock tick is not seen, if another process makes it.)
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
-    /// The opens by this process before the last one began.
+    /// The count of opens by this process before the last one began.
     opens: u64,
     /// The state of the file when the last one began.
     view: Option<View>,
@@ -83,12 +81,19 @@ pub(crate) struct Attempts {
 impl Attempts {
     /// Begins an attempt to read up to `wanted_end`.
     pub fn begin(&mut self, reader: &Reader, wanted_end: u64) -> io::Result<Way> {
-        self.opens = reader.opens();
-        if let Some(engine) = reader.writer() {
-            return Ok(Way::Engine(engine));
+        while self.begun < READS_MAX {
+            self.begun += 1;
+            self.opens = reader.opens();
+            if let Some(engine) = reader.writer() {
+                return Ok(Way::Engine(engine));
+            }
+            let view = reader.find(wanted_end);
+            if reader.opens() == self.opens {
+                return Ok(Way::UpTo(self.view.insert(view?).len));
+            }
+            reader.forget();
         }
-        self.begun += 1;
-        Ok(Way::UpTo(self.view.insert(reader.find(wanted_end)?).len))
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
     /// Takes the result of an attempt without an engine. Returns the result of the read, or `None`
@@ -96,7 +101,7 @@ impl Attempts {
     pub fn on_result(&mut self, reader: &Reader, read: io::Result<u64>) -> Option<io::Result<u64>> {
         let view = self.view.as_ref().expect("an attempt was begun");
         let since = match reader.since(view) {
-            _ if reader.opens() != self.opens => Since::PerhapsTruncation,
+            Ok(Since::OnlyGrowth) if reader.opens() != self.opens => Since::UnmarkedChange,
             Ok(since) => since,
             Err(error) => return Some(Err(error)),
         };
@@ -116,8 +121,7 @@ impl Attempts {
             (_, Err(error)) => return Some(Err(error)),
             (Since::PerhapsTruncation, Ok(_)) => self.unmarked = 0,
         }
-        let is_last = self.begun == READS_MAX;
-        is_last.then(|| Err(io::Error::from_raw_os_error(libc::EAGAIN)))
+        None
     }
 }
 
@@ -133,8 +137,6 @@ pub(crate) struct Reader {
     /// The last marker, and the length found with it. As long as that marker stands, the file only
     /// grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
-    /// Counts how often this process opened the file for writing.
-    opens: Arc<AtomicU64>,
     /// Reads a device for queues. Closes with the reader.
     of_device: Option<Arc<Engine>>,
 }
@@ -149,8 +151,7 @@ impl Reader {
         of_device: Option<Arc<Engine>>,
         process: &'static Process,
     ) -> Self {
-        let (known, opens) = (Mutex::default(), process.registry.watch(key));
-        Self { backend, path, facts, key, process, known, opens, of_device }
+        Self { backend, path, facts, key, process, known: Mutex::default(), of_device }
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -199,14 +200,20 @@ impl Reader {
     }
 
     /// The engine of this process that writes the file. It knows the exact length, and keeps reads
-    /// and truncates apart. The child of a fork has writers of its own.
+    /// and truncates apart.
     fn writer(&self) -> Option<Arc<Engine>> {
-        let process = if self.process.is_current() { self.process } else { Process::current() };
-        (!self.facts.is_device).then(|| process.registry.writer(self.key)).flatten()
+        (!self.facts.is_device).then(|| self.registry().writer(self.key)).flatten()
     }
 
+    /// See [`Registry::opens`]. The length of a device is fixed.
     fn opens(&self) -> u64 {
-        self.opens.load(Ordering::SeqCst)
+        if self.facts.is_device { 0 } else { self.registry().opens(self.key) }
+    }
+
+    /// The child of a fork has writers of its own.
+    fn registry(&self) -> &'static Registry {
+        let process = if self.process.is_current() { self.process } else { Process::current() };
+        &process.registry
     }
 
     /// The engine that reads a device: its length is fixed, so no other process matters.
@@ -298,14 +305,9 @@ fn only_grew(before: &[u8], now: &[u8]) -> bool {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // In the child of a fork, a thread that it does not have may hold the locks.
-        if !self.process.is_current() {
-            return;
-        }
-        if let Some(engine) = &self.of_device {
+        if let Some(engine) = self.engine_of_device() {
             engine.close();
         }
-        self.process.registry.watch_no_more(self.key, mem::take(&mut self.opens));
     }
 }
 

@@ -45,13 +45,16 @@ impl<F: FnOnce() -> Result<Engine>> Opening for F {
 }
 
 /// The files that this process has open for writing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Registry {
     files: Mutex<HashMap<Key, Entry>>,
     changed: Condvar,
-    /// The number of opens of each file that readers watch.
-    opens: Mutex<HashMap<Key, Arc<AtomicU64>>>,
+    /// The opens of files, counted in the place of their key.
+    opens: [AtomicU64; OPENS_PLACES],
 }
+
+/// Files share a counter of their opens. An open of another file costs a reader a second look.
+const OPENS_PLACES: usize = if cfg!(loom) { 1 } else { 64 };
 
 #[derive(Debug)]
 enum Entry {
@@ -63,6 +66,13 @@ enum Entry {
     },
     /// The last handle is gone.
     Closing(Arc<Engine>),
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        let opens = std::array::from_fn(|_| AtomicU64::default());
+        Self { files: Mutex::default(), changed: Condvar::default(), opens }
+    }
 }
 
 impl Registry {
@@ -93,19 +103,20 @@ impl Registry {
         }
     }
 
-    /// Counts the opens of a file from now on, until [`watch_no_more`](Self::watch_no_more). Each
-    /// counts before its engine can write.
-    pub fn watch(&self, key: Key) -> Arc<AtomicU64> {
-        self.opens.lock().entry(key).or_default().clone()
+    /// Whether a handle has a file open.
+    pub fn is_open(&self, key: Key) -> bool {
+        matches!(self.files.lock().get(&key), Some(Entry::Open { .. }))
     }
 
-    /// Takes back what [`watch`](Self::watch) returned.
-    pub fn watch_no_more(&self, key: Key, opens: Arc<AtomicU64>) {
-        let mut all = self.opens.lock();
-        drop(opens);
-        if all.get(&key).is_some_and(|opens| Arc::strong_count(opens) == 1) {
-            all.remove(&key);
-        }
+    /// A count that each open of a file raises, and opens of some other files too. An open counts
+    /// when [`writer`](Self::writer) finds its engine, and before that engine can write.
+    pub fn opens(&self, key: Key) -> u64 {
+        self.opens_of(key).load(Ordering::SeqCst)
+    }
+
+    fn opens_of(&self, Key { dev, inode, .. }: Key) -> &AtomicU64 {
+        let number = dev.wrapping_add(inode.unwrap_or_default());
+        &self.opens[(number % OPENS_PLACES as u64) as usize]
     }
 
     /// Opens a file, or shares it if it is open by now.
@@ -117,9 +128,6 @@ impl Registry {
             }
         }
         let made = opening.engine().map(Arc::new);
-        if let Some(opens) = self.opens.lock().get(&key) {
-            opens.fetch_add(1, Ordering::SeqCst);
-        }
         self.replace(
             key,
             made.as_ref().ok().map(|engine| Entry::Open { engine: engine.clone(), handles: 1 }),
@@ -161,7 +169,11 @@ impl Registry {
     fn replace(&self, key: Key, entry: Option<Entry>) {
         let mut files = self.files.lock();
         match entry {
-            Some(entry) => files.insert(key, entry),
+            Some(entry) => {
+                // Under the lock: a reader that meets the new count finds the engine.
+                self.opens_of(key).fetch_add(1, Ordering::SeqCst);
+                files.insert(key, entry)
+            }
             None => files.remove(&key),
         };
         self.changed.notify_all();

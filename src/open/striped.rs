@@ -113,7 +113,7 @@ impl Volume {
             self.paths.iter().map(|path| look_up(request, path)).collect::<Result<_>>()?;
         // No member is created beside an open volume.
         if let Some(first) = &found[0]
-            && process.registry.writer(key_of(first.key())).is_some()
+            && process.registry.is_open(key_of(first.key()))
             && found.iter().any(Option::is_none)
         {
             return Err(self.others());

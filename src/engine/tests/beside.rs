@@ -295,6 +295,24 @@ fn a_read_that_began_before_the_writer_met_zeros_past_the_end() {
     }
 }
 
+/// A handle that the child of a fork inherited noticed no open of the child.
+#[test]
+#[cfg(not(loom))]
+fn a_read_in_a_forked_child_met_the_zeros_of_the_childs_writer() {
+    let disk = Disk::new(DISK_BYTES);
+    disk.0.write(&[Segment::of(&record(1, 1)[..512])], 0, true).unwrap();
+    let beside = Beside::new(&disk);
+    let reader = beside.reader();
+    assert!(dioxide_testkit::fork::holds_in_a_fork(|| {
+        let writer = beside.clone();
+        beside.before(Before::Look, move |_| {
+            writer.registered(None).append(&[2; 100], true).unwrap();
+        });
+        let mut into = Buffer::zeroed(2 * BLOCK_BYTES as usize);
+        reader.read_at(&mut into, 0).is_ok_and(|read| read == 612) && beside.has_happened()
+    }));
+}
+
 const REWRITTEN_BLOCKS: u64 = 512;
 
 /// Reads a file with this marker, by several calls, while another program rewrites it.
