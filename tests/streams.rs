@@ -256,6 +256,9 @@ fn a_replacement_that_fails_leaves_the_old_file(dir: TestDir) -> TrialResult {
     assert!(panicked.is_err());
     let error = replace(dir.join("none/a"), |_| Ok(())).expect_err("there is no directory");
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    let written = |_: &mut Writer| -> io::Result<()> { panic!("a whole copy was written first") };
+    let error = replace(dir.join("none/"), written).expect_err("it names a directory");
+    assert!(error.to_string().contains("not a regular file"), "{error}");
     let error = replace(&*dir, |_| Ok(())).expect_err("it is a directory");
     assert!(error.to_string().contains("not a regular file"), "{error}");
     assert_eq!((fs::read(&path)?, names(&dir)?), (b"old".to_vec(), vec!["a".to_string()]));

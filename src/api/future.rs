@@ -48,8 +48,9 @@ use std::task::{Context, Poll, Waker};
 ///
 /// An operation takes ownership of its memory, and returns it with the result, also with an error.
 /// It accepts any owned bytes with a stable address: [`Buffer`](crate::Buffer), `Vec<u8>`,
-/// `Box<[u8]>`, `bytes::Bytes`; for writes also `Arc<[u8]>` or `&'static [u8]`. A read fills their
-/// length. Operations copy [unaligned](File::alignment) parts through memory of the library.
+/// `Box<[u8]>`, `bytes::BytesMut`; for writes also `bytes::Bytes`, `Arc<[u8]>` or `&'static [u8]`.
+/// A read fills their length. Operations copy [unaligned](File::alignment) parts through memory of
+/// the library.
 ///
 /// # Dropping
 ///

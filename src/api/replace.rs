@@ -16,7 +16,7 @@ use std::io::{self, BufRead, Seek as _, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,7 +42,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Errors
 ///
 /// The error of `write`, of the [`Writer`], or of the kernel. The old file then stays, unless the
-/// sync of the directory failed: after a crash it may be either file.
+/// sync of the directory failed: after a crash it may be either file. `write` must not keep a copy
+/// of the file's handle: the file would not end with its last byte.
 pub fn replace<T>(
     path: impl AsRef<Path>,
     write: impl FnOnce(&mut Writer) -> io::Result<T>,
@@ -95,7 +96,7 @@ pub fn copy_with_progress(
                     return Err(io::ErrorKind::Interrupted.into());
                 }
                 let bytes = reader.fill_buf()?;
-                let count = bytes.len().min((data.end - position) as usize);
+                let count = (data.end - position).min(bytes.len() as u64) as usize;
                 if count == 0 {
                     return Err(of(from.as_ref(), io::ErrorKind::UnexpectedEof.into()));
                 }
@@ -144,7 +145,10 @@ fn replace_like<T>(
         Ok(target) => target,
         // A link without a target.
         Err(error) if fs::symlink_metadata(path).is_ok() => return Err(of(path, error)),
-        Err(_) => path.to_path_buf(),
+        // The name of a directory that is not there.
+        Err(_) if path.as_os_str().as_bytes().ends_with(b"/") => return Err(not_regular(path)),
+        // The working directory may change.
+        Err(_) => absolute(path)?,
     };
     let old = match fs::metadata(&path) {
         Ok(old) if old.is_file() => Some(old),
@@ -157,6 +161,7 @@ fn replace_like<T>(
     options.write(true).create_new(true).mode(if mode.is_some() { 0o600 } else { 0o666 });
     // Nothing recovers this file, and most are short.
     options.growth(Growth::None);
+    let directory = parent_directory(&path).map_err(|error| of(&path, error))?;
     // The file is declared before the writer, so that it outlives it.
     let (mut temporary, file) = Temporary::create(&path, &options)?;
     let mut writer = Writer::new(file);
@@ -172,7 +177,6 @@ fn replace_like<T>(
     file.close()?;
     fs::rename(&temporary.path, &path).map_err(|error| of(&path, error))?;
     temporary.exists = false;
-    let directory = parent_directory(&path).map_err(|error| of(&path, error))?;
     flushing(&file_systems, &path.into(), Operation::Close, || flushed(|| directory.sync_all()))?;
     Ok(result)
 }
@@ -190,8 +194,10 @@ fn not_regular(path: &Path) -> io::Error {
 /// it has the group.
 fn give(file: &File, old: &Metadata) -> bool {
     let (owner, group) = (Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())));
-    // Only root may give files away.
-    rustix::fs::fchown(file, owner, group).is_ok() || rustix::fs::fchown(file, None, group).is_ok()
+    // Only root may give files away. Some file systems refuse any change.
+    rustix::fs::fchown(file, owner, group).is_ok()
+        || rustix::fs::fchown(file, None, group).is_ok()
+        || rustix::fs::fstat(file).is_ok_and(|stat| stat.st_gid == old.gid())
 }
 
 /// A temporary file beside another one. Dropped, it is removed.

@@ -4,7 +4,7 @@ use crate::args;
 use crate::interrupt;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{self, IsTerminal, stderr};
+use std::io::{IsTerminal, stderr};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -21,8 +21,10 @@ pub fn run(args: args::Copy) -> Result<()> {
     match copied {
         Ok(_) => Ok(()),
         // It has left the destination as it was.
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(interrupt::check()?),
-        Err(error) => Err(error.into()),
+        Err(error) => {
+            interrupt::check()?;
+            Err(error.into())
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 //! `dioxide log` does not listen, because it changes nothing. The default action ends it at once,
 //! also in a long read or a write to a full pipe. Signals that `nohup` ignores stay ignored.
 //!
-//! Scratch files have no name, so nothing is left behind in either case.
+//! Scratch files have no name, so nothing is left behind in either case. But the second signal
+//! leaves the temporary file of a copy.
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -18,6 +18,7 @@ use crate::engine::queue::settle_own;
 use crate::error::Result;
 use crate::sync::{Condvar, Mutex};
 use reading::Reading;
+use std::future::poll_fn;
 use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
@@ -47,12 +48,13 @@ const WINDOW: usize = 8;
 /// ```
 ///
 /// It shows the file as [`File::read_at`] does. Bytes that are written after they were read ahead
-/// are not seen; a seek away and back forgets what was read ahead. At the end of the file it looks
-/// for more with each call, so it can follow a log that grows.
+/// are not seen. A seek by more than 1 MiB forgets what was read ahead. At the end of the file it
+/// looks for more with each call, so it can follow a log that grows.
 ///
 /// With the feature `tokio` or `futures-io` it has the traits of that crate as well: `AsyncRead`,
-/// `AsyncBufRead` and `AsyncSeek`. The traits of std block, so do not use them in an async task.
-/// They need a reactor with a thread, not a [`LocalReactor`](crate::LocalReactor).
+/// `AsyncBufRead` and `AsyncSeek`. Near the end of the file, a poll makes the short system calls of
+/// [`File::len`]. The traits of std block, so do not use them in an async task. They fail where the
+/// calling thread runs the reactor: on a [`LocalReactor`](crate::LocalReactor), and in a waker.
 ///
 /// # Errors
 ///
@@ -88,9 +90,10 @@ pub struct Reader(Reading);
 /// writer, see [`File::close`].
 ///
 /// With the feature `tokio` or `futures-io` it has the traits of that crate as well: `AsyncWrite`
-/// and `AsyncSeek`. The traits of std block, and so does a drop before a flush. They need a reactor
-/// with a thread, not a [`LocalReactor`](crate::LocalReactor). There, and in a waker, a drop does
-/// not flush: it logs that bytes are missing.
+/// and `AsyncSeek`. The traits of std block, and so do [`finish`](Self::finish) and a drop before a
+/// flush. They fail where the calling thread runs the reactor: on a
+/// [`LocalReactor`](crate::LocalReactor), and in a waker. A drop does not flush there: it logs that
+/// bytes are missing.
 ///
 /// # Errors
 ///
@@ -157,13 +160,19 @@ impl Wake for Sleeper {
     }
 }
 
-/// Polls until it is ready, and sleeps meanwhile.
-fn wait<R>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>) -> R {
+/// Polls until it is ready, and sleeps meanwhile. Fails instead of sleeping if `can_wait` is false.
+fn wait<R>(
+    can_wait: bool,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<R>>,
+) -> io::Result<R> {
     let sleeper = Arc::new(Sleeper::default());
     let waker = Waker::from(sleeper.clone());
     loop {
         if let Poll::Ready(result) = poll(&mut Context::from_waker(&waker)) {
             return result;
+        }
+        if !can_wait {
+            return Err(io::Error::other("this thread runs the reactor, so it cannot wait for it"));
         }
         // The reactor may wait for an operation of this thread's queues.
         settle_own();
@@ -204,16 +213,17 @@ impl Reader {
 
 impl Read for Reader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        wait(|context| self.poll_read(context, into))
+        wait(self.0.can_be_awaited(), |context| self.poll_read(context, into))
     }
 }
 
 impl BufRead for Reader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        wait(|context| self.0.poll_fill(context).map_ok(drop))?;
+        wait(self.0.can_be_awaited(), |context| self.0.poll_fill(context).map_ok(drop))?;
         Ok(self.0.filled())
     }
 
+    /// Panics if there are fewer bytes at hand.
     fn consume(&mut self, count: usize) {
         self.0.consume(count);
     }
@@ -244,7 +254,7 @@ impl Writer {
         self.writing().file().file()
     }
 
-    /// Writes everything, makes it stable, and returns the file.
+    /// Writes everything, makes it stable, and returns the file. Blocks.
     ///
     /// # Errors
     ///
@@ -252,8 +262,24 @@ impl Writer {
     pub fn finish(mut self) -> io::Result<File> {
         self.flush()?;
         self.get_ref().sync_data()?;
-        let writing = self.0.take().expect("taken once");
-        Ok(writing.into_file().into_inner())
+        Ok(self.into_file().into_inner())
+    }
+
+    /// As [`finish`](Self::finish), for an async task.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub async fn finish_async(mut self) -> io::Result<AsyncFile> {
+        poll_fn(|context| self.writing_mut().poll_flush(context)).await?;
+        let file = self.into_file();
+        file.sync_data().await?;
+        Ok(file)
+    }
+
+    /// Nothing is in flight.
+    fn into_file(mut self) -> AsyncFile {
+        self.0.take().expect("taken once").into_file()
     }
 
     fn writing(&self) -> &Writing {
@@ -268,13 +294,13 @@ impl Writer {
 impl Write for Writer {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let writing = self.writing_mut();
-        wait(|context| writing.poll_write(context, data))
+        wait(writing.can_be_awaited(), |context| writing.poll_write(context, data))
     }
 
     /// Waits until everything is written. Makes nothing stable.
     fn flush(&mut self) -> io::Result<()> {
         let writing = self.writing_mut();
-        wait(|context| writing.poll_flush(context))
+        wait(writing.can_be_awaited(), |context| writing.poll_flush(context))
     }
 }
 
@@ -283,17 +309,17 @@ impl Seek for Writer {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let writing = self.writing_mut();
         writing.start_seek(to)?;
-        wait(|context| writing.poll_seek(context))
+        wait(writing.can_be_awaited(), |context| writing.poll_seek(context))
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         let Some(writing) = &mut self.0 else { return };
-        let flushed = match writing.is_flushed() || writing.file().handle().can_be_awaited() {
-            true => wait(|context| writing.poll_flush(context)),
-            false => Err(io::Error::other("this thread cannot wait for the reactor")),
-        };
+        if writing.is_flushed() {
+            return;
+        }
+        let flushed = wait(writing.can_be_awaited(), |context| writing.poll_flush(context));
         if let Err(error) = flushed {
             log::error!("dioxide: a writer was dropped, and bytes of it are missing: {error}");
         }

@@ -73,6 +73,11 @@ impl Reading {
         &self.file
     }
 
+    /// Whether the calling thread can wait for the reads.
+    pub fn can_be_awaited(&self) -> bool {
+        self.file.is_read_by_calls() || self.file.handle().can_be_awaited()
+    }
+
     pub fn position(&self) -> u64 {
         self.position
     }

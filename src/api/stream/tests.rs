@@ -237,6 +237,50 @@ fn a_seek_that_was_begun_comes_before_the_next_write() {
     assert_eq!(disk.content("a").unwrap(), expected);
 }
 
+/// The thread that waits drives the reactor. The calls of std slept for ever.
+#[test]
+fn a_stream_of_a_local_reactor_fails_where_it_slept() {
+    let disk = Disk::new(1);
+    let reactor = LocalReactor::new(&QueueOptions::new());
+    let file = disk.open(OpenOptions::new().write(true).create(true), "a").unwrap();
+    let mut writer = Writer::new(reactor.attach(file.try_clone().unwrap()));
+    writer.write_all(&[1; 100]).unwrap();
+    let error = writer.flush().unwrap_err();
+    assert!(error.to_string().contains("runs the reactor"), "{error}");
+    reactor.block_on(writer.finish_async()).unwrap();
+    let mut reader = Reader::new(reactor.attach(file));
+    reader.read(&mut [0; 10]).unwrap_err();
+    let mut byte = [0; 1];
+    let read = poll_fn(|context| reader.poll_read(context, &mut byte));
+    assert_eq!((reactor.block_on(read).unwrap(), byte), (1, [1]));
+}
+
+#[test]
+fn a_writer_is_finished_by_a_task() {
+    let disk = Disk::new(1);
+    let file = disk.open(OpenOptions::new().write(true).create(true), "a").unwrap();
+    let mut writer = Writer::new(file);
+    writer.write_all(&[7; 3 * CHUNK_BYTES]).unwrap();
+    let _file = smol::block_on(writer.finish_async()).unwrap();
+    let content = disk.crash().content("a").unwrap();
+    assert!(content.starts_with(&[7; 3 * CHUNK_BYTES]));
+}
+
+/// The documentation promised reads into `Bytes`, which is not writable.
+#[test]
+fn memory_of_the_crate_bytes_is_written_and_filled() {
+    let disk = Disk::new(1);
+    let file = disk.open(OpenOptions::new().write(true).create(true), "a").unwrap();
+    let file = AsyncFile::from(file);
+    smol::block_on(async {
+        let (appended, data) = file.append(bytes::Bytes::from_static(b"0123456789")).await;
+        assert_eq!((appended.unwrap(), &data[..]), (0, &b"0123456789"[..]));
+        let (read, into) = file.read_at(bytes::BytesMut::zeroed(4), 3).await;
+        assert_eq!((read.unwrap(), &into[..]), (4, &b"3456"[..]));
+        file.close().await.unwrap();
+    });
+}
+
 /// The thread that drops it drives the reactor, and slept for ever.
 #[test]
 fn a_writer_of_a_local_reactor_can_be_dropped() {

@@ -37,6 +37,11 @@ impl Writing {
         &self.file
     }
 
+    /// Whether the calling thread can wait for the writes.
+    pub fn can_be_awaited(&self) -> bool {
+        self.file.handle().can_be_awaited()
+    }
+
     /// Whether nothing is unsent or in flight.
     pub fn is_flushed(&self) -> bool {
         self.chunk.is_none() && self.behind.is_empty()

@@ -81,7 +81,7 @@ pub enum Command {
     ///
     /// The destination is replaced as a whole. It has its old content or the new one, also after a
     /// crash or Ctrl-C. Holes stay holes, and the permission bits are kept. Only regular files are
-    /// copied.
+    /// copied. A kill or a second Ctrl-C may leave a temporary file, .NAME.*.tmp.
     #[command(after_long_help = examples::COPY)]
     Copy(Copy),
     /// Show why direct I/O does not scale, for a path or a running process.
