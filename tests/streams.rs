@@ -257,8 +257,13 @@ fn a_replacement_that_fails_leaves_the_old_file(dir: TestDir) -> TrialResult {
     let error = replace(dir.join("none/a"), |_| Ok(())).expect_err("there is no directory");
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
     let written = |_: &mut Writer| -> io::Result<()> { panic!("a whole copy was written first") };
-    let error = replace(dir.join("none/"), written).expect_err("it names a directory");
-    assert!(error.to_string().contains("not a regular file"), "{error}");
+    for name in ["none/", "none/."] {
+        let error = replace(dir.join(name), written).expect_err("it names a directory");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
+    }
+    symlink("a", dir.join("link"))?;
+    replace(dir.join("link/."), written).expect_err("it is not a directory");
+    fs::remove_file(dir.join("link"))?;
     let error = replace(&*dir, |_| Ok(())).expect_err("it is a directory");
     assert!(error.to_string().contains("not a regular file"), "{error}");
     assert_eq!((fs::read(&path)?, names(&dir)?), (b"old".to_vec(), vec!["a".to_string()]));

@@ -145,10 +145,11 @@ fn replace_like<T>(
         Ok(target) => target,
         // A link without a target.
         Err(error) if fs::symlink_metadata(path).is_ok() => return Err(of(path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(of(path, error)),
         // The name of a directory that is not there.
-        Err(_) if path.as_os_str().as_bytes().ends_with(b"/") => return Err(not_regular(path)),
+        Err(_) if names_a_directory(path) => return Err(not_regular(path)),
         // The working directory may change.
-        Err(_) => absolute(path)?,
+        Err(_) => absolute(path).map_err(|error| of(path, error))?,
     };
     let old = match fs::metadata(&path) {
         Ok(old) if old.is_file() => Some(old),
@@ -184,6 +185,11 @@ fn replace_like<T>(
 /// An error with its path.
 fn of(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", shown(path)))
+}
+
+fn names_a_directory(path: &Path) -> bool {
+    let path = path.as_os_str().as_bytes();
+    path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
 fn not_regular(path: &Path) -> io::Error {

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often a read is begun before it fails.
+/// How often a read without an engine is begun before it fails.
 const READS_MAX: u32 = 100;
 
 /// How often a read is repeated because a file without a marker changed meanwhile.
@@ -55,14 +55,14 @@ enum Since {
 /// The attempts of a read through a read-only handle.
 ///
 /// While this process has the file open for writing, its engine reads: only the engine knows the
-/// exact length. The file shows whole blocks until the close has truncated it. So a look at the
-/// length does not count if this process opened the file meanwhile. A read during the close waits
-/// for its end.
+/// exact length. The file shows whole blocks until the close has truncated it. So an attempt
+/// without the engine does not count if this process opened the file meanwhile. A read during the
+/// close waits for its end.
 ///
 /// Another writer may even truncate the file. A read during a truncate may return zeros of space
 /// that was grown again, so it is repeated. Growth is harmless, and frequent beside a fast writer:
-/// the count in the marker distinguishes it from a truncate. If each attempt meets a truncate, the
-/// read fails with EAGAIN.
+/// the count in the marker distinguishes it from a truncate. If each attempt meets a truncate, or
+/// an open by this process, the read fails with EAGAIN.
 ///
 /// A file without a marker was not grown. During one read a writer may grow it, and remove growth
 /// and marker again. That takes several syncs, so several consecutive reads cannot miss it. A
@@ -81,19 +81,21 @@ pub(crate) struct Attempts {
 impl Attempts {
     /// Begins an attempt to read up to `wanted_end`.
     pub fn begin(&mut self, reader: &Reader, wanted_end: u64) -> io::Result<Way> {
-        while self.begun < READS_MAX {
-            self.begun += 1;
+        loop {
             self.opens = reader.opens();
             if let Some(engine) = reader.writer() {
                 return Ok(Way::Engine(engine));
             }
+            if self.begun == READS_MAX {
+                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            }
+            self.begun += 1;
             let view = reader.find(wanted_end);
             if reader.opens() == self.opens {
                 return Ok(Way::UpTo(self.view.insert(view?).len));
             }
             reader.forget();
         }
-        Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
     /// Takes the result of an attempt without an engine. Returns the result of the read, or `None`
@@ -101,7 +103,8 @@ impl Attempts {
     pub fn on_result(&mut self, reader: &Reader, read: io::Result<u64>) -> Option<io::Result<u64>> {
         let view = self.view.as_ref().expect("an attempt was begun");
         let since = match reader.since(view) {
-            Ok(Since::OnlyGrowth) if reader.opens() != self.opens => Since::UnmarkedChange,
+            // An own writer may have truncated it, and closed it again.
+            Ok(_) if reader.opens() != self.opens => Since::PerhapsTruncation,
             Ok(since) => since,
             Err(error) => return Some(Err(error)),
         };

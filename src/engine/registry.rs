@@ -50,11 +50,12 @@ pub(crate) struct Registry {
     files: Mutex<HashMap<Key, Entry>>,
     changed: Condvar,
     /// The opens of files, counted in the place of their key.
-    opens: [AtomicU64; OPENS_PLACES],
+    opens: Box<[AtomicU64]>,
 }
 
-/// Files share a counter of their opens. An open of another file costs a reader a second look.
-const OPENS_PLACES: usize = if cfg!(loom) { 1 } else { 64 };
+/// The number of counters of opens. If two files share one, an open of one costs a reader of the
+/// other another attempt.
+const OPENS_PLACES: u64 = if cfg!(loom) { 1 } else { 4096 };
 
 #[derive(Debug)]
 enum Entry {
@@ -70,7 +71,7 @@ enum Entry {
 
 impl Default for Registry {
     fn default() -> Self {
-        let opens = std::array::from_fn(|_| AtomicU64::default());
+        let opens = (0..OPENS_PLACES).map(|_| AtomicU64::default()).collect();
         Self { files: Mutex::default(), changed: Condvar::default(), opens }
     }
 }
@@ -115,8 +116,10 @@ impl Registry {
     }
 
     fn opens_of(&self, Key { dev, inode, .. }: Key) -> &AtomicU64 {
-        let number = dev.wrapping_add(inode.unwrap_or_default());
-        &self.opens[(number % OPENS_PLACES as u64) as usize]
+        let number = dev.rotate_left(32) ^ inode.unwrap_or_default();
+        // By Fibonacci hashing, as inodes of one use are often multiples.
+        let place = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % OPENS_PLACES;
+        &self.opens[place as usize]
     }
 
     /// Opens a file, or shares it if it is open by now.

@@ -4,7 +4,7 @@ use crate::args;
 use crate::interrupt;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, stderr};
+use std::io::{self, IsTerminal, stderr};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -20,9 +20,11 @@ pub fn run(args: args::Copy) -> Result<()> {
     bar.finish_and_clear();
     match copied {
         Ok(_) => Ok(()),
-        // It has left the destination as it was.
         Err(error) => {
-            interrupt::check()?;
+            if error.kind() == io::ErrorKind::Interrupted {
+                // It has left the destination as it was.
+                interrupt::check()?;
+            }
             Err(error.into())
         }
     }

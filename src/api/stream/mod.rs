@@ -53,8 +53,8 @@ const WINDOW: usize = 8;
 ///
 /// With the feature `tokio` or `futures-io` it has the traits of that crate as well: `AsyncRead`,
 /// `AsyncBufRead` and `AsyncSeek`. Near the end of the file, a poll makes the short system calls of
-/// [`File::len`]. The traits of std block, so do not use them in an async task. They fail where the
-/// calling thread runs the reactor: on a [`LocalReactor`](crate::LocalReactor), and in a waker.
+/// [`File::len`]. The traits of std block, so do not use them in an async task. They fail instead
+/// of waiting for a [`LocalReactor`](crate::LocalReactor), and in a waker.
 ///
 /// # Errors
 ///
@@ -91,15 +91,15 @@ pub struct Reader(Reading);
 ///
 /// With the feature `tokio` or `futures-io` it has the traits of that crate as well: `AsyncWrite`
 /// and `AsyncSeek`. The traits of std block, and so do [`finish`](Self::finish) and a drop before a
-/// flush. They fail where the calling thread runs the reactor: on a
-/// [`LocalReactor`](crate::LocalReactor), and in a waker. A drop does not flush there: it logs that
-/// bytes are missing.
+/// flush. They fail instead of waiting for a [`LocalReactor`](crate::LocalReactor), and in a waker.
+/// [`position`](Self::position) then shows what was taken. A drop does not flush there: it logs
+/// that bytes are missing.
 ///
 /// # Errors
 ///
 /// Those of [`File::write_at`], as [`io::Error`] with the [`Error`](crate::Error) inside. An error
-/// may belong to bytes of an earlier call. After one, every later call fails with it: bytes of the
-/// stream are missing.
+/// may belong to bytes of an earlier call. After a failed write, every later call fails with its
+/// error: bytes of the stream are missing.
 #[derive(Debug)]
 pub struct Writer(Option<Writing>);
 
@@ -172,7 +172,7 @@ fn wait<R>(
             return result;
         }
         if !can_wait {
-            return Err(io::Error::other("this thread runs the reactor, so it cannot wait for it"));
+            return Err(io::Error::other("this thread cannot wait for the reactor"));
         }
         // The reactor may wait for an operation of this thread's queues.
         settle_own();
@@ -265,7 +265,8 @@ impl Writer {
         Ok(self.into_file().into_inner())
     }
 
-    /// As [`finish`](Self::finish), for an async task.
+    /// As [`finish`](Self::finish), for an async task. Dropped before it is ready, it drops the
+    /// writer.
     ///
     /// # Errors
     ///
@@ -309,7 +310,8 @@ impl Seek for Writer {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let writing = self.writing_mut();
         writing.start_seek(to)?;
-        wait(writing.can_be_awaited(), |context| writing.poll_seek(context))
+        let sought = wait(writing.can_be_awaited(), |context| writing.poll_seek(context));
+        sought.inspect_err(|_| writing.cancel_seek())
     }
 }
 

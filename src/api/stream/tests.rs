@@ -246,8 +246,13 @@ fn a_stream_of_a_local_reactor_fails_where_it_slept() {
     let mut writer = Writer::new(reactor.attach(file.try_clone().unwrap()));
     writer.write_all(&[1; 100]).unwrap();
     let error = writer.flush().unwrap_err();
-    assert!(error.to_string().contains("runs the reactor"), "{error}");
+    assert!(error.to_string().contains("cannot wait for the reactor"), "{error}");
+    writer.seek(SeekFrom::Start(0)).unwrap_err();
+    assert_eq!(writer.position(), 100);
+    let write = poll_fn(|context| writer.writing_mut().poll_write(context, &[2; 10]));
+    assert_eq!(reactor.block_on(write).unwrap(), 10);
     reactor.block_on(writer.finish_async()).unwrap();
+    assert_eq!(disk.content("a").unwrap()[..110], [[1; 100].as_slice(), &[2; 10]].concat());
     let mut reader = Reader::new(reactor.attach(file));
     reader.read(&mut [0; 10]).unwrap_err();
     let mut byte = [0; 1];

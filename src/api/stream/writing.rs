@@ -148,6 +148,11 @@ impl Writing {
         Ok(())
     }
 
+    /// Leaves the position where it is.
+    pub fn cancel_seek(&mut self) {
+        self.seeking = None;
+    }
+
     /// Ready with the position after the seek. No write is in flight above it.
     pub fn poll_seek(&mut self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
         if let Some(to) = self.seeking.filter(|to| *to != self.position()) {

@@ -81,6 +81,31 @@ fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
     });
 }
 
+/// Each ring of its bell while it waited was an attempt, so it failed with EAGAIN.
+#[test]
+fn a_read_that_was_shut_out_failed_after_many_rings() {
+    sim::run(1, || {
+        let disk = Disk::new(1);
+        let file = disk.open(&log(), "log").unwrap();
+        file.append(&blocks(1, 1)).unwrap();
+        let FileHandle::Shared { engine, .. } = file.inner() else {
+            unreachable!("it was opened for writing")
+        };
+        let reader = disk.open(&OpenOptions::new(), "log").unwrap();
+        let queue = Queue::new(1);
+        let mut alone = engine.gate.shut();
+        queue.read_at(&reader, Buffer::zeroed(BLOCK), 0, 0).unwrap();
+        queue.submit();
+        for _ in 0..200 {
+            drop(alone);
+            alone = engine.gate.shut();
+            assert_eq!(queue.reap(0).count(), 0, "it waits");
+        }
+        drop(alone);
+        assert_eq!(reap_all(&queue), 1);
+    });
+}
+
 /// The offsets of one queue's appends follow the order in which they were queued.
 #[test]
 fn appends_overtook_those_that_were_shut_out() {
