@@ -47,7 +47,7 @@ impl Cursor {
                 Err(Refused::Longer(bytes))
                     if !loaded && self.offset + bytes <= self.member.header.segment_bytes =>
                 {
-                    window.load(self.member.segment.as_ref(), self.offset, bytes)?;
+                    window.load(&self.member.segment, self.offset, bytes)?;
                     // A frame may need a second, longer read.
                     loaded = bytes > frame_bytes(0);
                     continue;

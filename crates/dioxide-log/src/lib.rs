@@ -27,6 +27,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(fuzzing, allow(missing_docs))]
 
+mod ahead;
 mod batch;
 mod cursor;
 mod error;

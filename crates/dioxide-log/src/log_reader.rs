@@ -343,7 +343,7 @@ impl Followed {
                 }
             }
             let last = self.chain.back().expect("the last segment").clone();
-            let segment = last.segment.as_ref();
+            let segment = &last.segment;
             let Ok(ending) = follow(&mut self.scan, segment, window) else { return false };
             self.forget_old();
             match ending {

@@ -22,6 +22,9 @@ pub struct Record<'a> {
 /// A position in a log that moves from record to record.
 ///
 /// [`next`](Self::next) lends each record until the next call. As an iterator it copies them.
+///
+/// A position that does not wait soon reads 1 MiB at a time, and a thread of its own reads ahead.
+/// That ends when the position has to wait.
 #[derive(Debug)]
 pub struct Iter {
     writer: Arc<Writer>,
@@ -97,10 +100,10 @@ impl Iter {
                     }
                     _ => {
                         let segment = place.segment;
+                        self.window.clear();
                         if let Some(old) = self.at.replace(Cursor::new(place, member)) {
                             old.leave_for(segment);
                         }
-                        self.window.clear();
                     }
                 }
             }

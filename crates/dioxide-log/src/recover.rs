@@ -157,7 +157,7 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
         }
     }
     let Some((_, last)) = members.pop_last() else {
-        blank.iter().chain(&invalid).try_for_each(|segment| check_unused(segment.as_ref()))?;
+        blank.iter().chain(&invalid).try_for_each(check_unused)?;
         return Ok(None);
     };
 
@@ -211,7 +211,7 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
     let last = chain.back().expect("the last segment");
     let remnants = if ended { Vec::new() } else { remnants(last, end)? };
     for segment in blank.iter().chain(&invalid) {
-        look_for_later(last, segment.as_ref(), (!ended).then_some(end))?;
+        look_for_later(last, segment, (!ended).then_some(end))?;
     }
     let older = members.into_values().map(|member| member.segment);
     let free = blank.into_iter().chain(older).chain(invalid).collect();
@@ -252,7 +252,7 @@ fn check_neighbours(
 
 /// Checks that a segment without a valid header has no frames: the creation of the log was
 /// interrupted. The header of the first segment is stable before its first frame is written.
-fn check_unused(segment: &dyn Segment) -> Result<()> {
+fn check_unused(segment: &Arc<dyn Segment>) -> Result<()> {
     let mut window = Window::new(WINDOW_BYTES);
     let mut offset = BLOCK_BYTES;
     while offset < segment.bytes() {
@@ -271,12 +271,12 @@ fn check_unused(segment: &dyn Segment) -> Result<()> {
 fn scan(member: &Member) -> Result<Scanned> {
     let mut scan = Scan::new(&member.header);
     let mut window = Window::new(WINDOW_BYTES);
-    let ending = follow(&mut scan, member.segment.as_ref(), &mut window)?;
+    let ending = follow(&mut scan, &member.segment, &mut window)?;
     Ok(Scanned { scan, ending })
 }
 
 /// Follows the frames of a segment from where the scan is. The content of the window is read anew.
-pub fn follow(scan: &mut Scan, segment: &dyn Segment, window: &mut Window) -> Result<Ending> {
+pub fn follow(scan: &mut Scan, segment: &Arc<dyn Segment>, window: &mut Window) -> Result<Ending> {
     let mut needed = BLOCK_BYTES;
     loop {
         window.load(segment, scan.offset(), needed)?;
@@ -324,7 +324,7 @@ fn scan_all<'a>(members: impl Iterator<Item = &'a Member>) -> Result<Vec<Scanned
 /// `see` returns false.
 fn search(
     search: &Search,
-    segment: &dyn Segment,
+    segment: &Arc<dyn Segment>,
     Range { start: mut offset, end }: Range<u64>,
     mut see: impl FnMut(Remnant) -> Result<bool>,
 ) -> Result<()> {
@@ -366,7 +366,7 @@ fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
     let life = Some(header.life());
     let behind = Search { log: header.log, life, bytes: header.segment_bytes };
     let mut remnants = Vec::new();
-    search(&behind, last.segment.as_ref(), end..header.segment_bytes, |remnant| {
+    search(&behind, &last.segment, end..header.segment_bytes, |remnant| {
         if remnant.stable && remnant.offset > end {
             if has_grown(last, end)? {
                 remnants.clear();
@@ -385,7 +385,7 @@ fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
 
 /// Looks for frames of a later segment than the last in a segment without a valid header: witnesses
 /// of damage.
-fn look_for_later(last: &Member, segment: &dyn Segment, open_end: Option<u64>) -> Result<()> {
+fn look_for_later(last: &Member, segment: &Arc<dyn Segment>, open_end: Option<u64>) -> Result<()> {
     let any = Search { log: last.header.log, life: None, bytes: segment.bytes() };
     let is_later = |remnant: &Remnant| {
         let later = remnant.life.wrapping_sub(last.header.life());
@@ -461,7 +461,7 @@ impl Recovered {
             let life = Some((last.header.number + 1) as u32);
             let torn = Search { log: self.id, life, bytes: self.segment_bytes };
             let mut found = Vec::new();
-            search(&torn, next.as_ref(), BLOCK_BYTES..self.segment_bytes, |remnant| {
+            search(&torn, next, BLOCK_BYTES..self.segment_bytes, |remnant| {
                 found.push(remnant);
                 Ok(true)
             })?;

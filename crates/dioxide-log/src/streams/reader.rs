@@ -118,7 +118,7 @@ impl Shown {
             old.segment.was_read();
         }
         self.window.clear();
-        self.window.load(member.segment.as_ref(), offset.into(), read_bytes(locations))?;
+        self.window.load(&member.segment, offset.into(), read_bytes(locations))?;
         self.member = Some(member);
         Ok(())
     }

@@ -1,0 +1,148 @@
+//! A thread that reads the next part of a segment while the reader works on the part before.
+
+use crate::storage::Segment;
+use crate::threads;
+use dioxide::Buffer;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// A part of a segment, in the memory of its reader.
+#[derive(Debug)]
+pub struct Part {
+    pub segment: Arc<dyn Segment>,
+    /// Its offset in the segment.
+    pub start: u64,
+    /// The number of its bytes.
+    pub size: usize,
+    pub buffer: Buffer,
+    /// Where it begins in the buffer.
+    pub head: usize,
+    pub is_read: bool,
+}
+
+impl Part {
+    fn read(&mut self) {
+        let into = &mut self.buffer[self.head..self.head + self.size];
+        let (segment, start) = (self.segment.as_ref(), self.start);
+        // The reader reads a part that failed again, and meets the error or the panic itself.
+        let read = catch_unwind(AssertUnwindSafe(|| segment.read(into, start)));
+        self.is_read = matches!(read, Ok(Ok(())));
+    }
+}
+
+/// Reads at most one part at a time. The thread starts with the first part, and ends when this is
+/// dropped.
+#[derive(Debug)]
+pub struct Ahead {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// A part was begun and not taken.
+    is_begun: bool,
+    /// The process of the thread. A child of a fork has no such thread.
+    process: u32,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Idle,
+    Begun(Part),
+    Reading,
+    Done(Part),
+    Ended,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: State) {
+        *self.lock() = state;
+        self.changed.notify_all();
+    }
+
+    fn serve(&self) {
+        let is_waiting = |state: &mut State| matches!(state, State::Idle | State::Done(_));
+        loop {
+            let state = self.changed.wait_while(self.lock(), is_waiting);
+            let mut state = state.unwrap_or_else(PoisonError::into_inner);
+            let State::Begun(mut part) = std::mem::replace(&mut *state, State::Reading) else {
+                return;
+            };
+            drop(state);
+            part.read();
+            self.set(State::Done(part));
+        }
+    }
+
+    fn take(&self) -> Option<Part> {
+        let is_running = |state: &mut State| matches!(state, State::Begun(_) | State::Reading);
+        let state = self.changed.wait_while(self.lock(), is_running);
+        match std::mem::take(&mut *state.unwrap_or_else(PoisonError::into_inner)) {
+            State::Done(part) => Some(part),
+            _ => None,
+        }
+    }
+}
+
+impl Ahead {
+    pub fn new() -> Self {
+        Self { shared: Arc::default(), thread: None, is_begun: false, process: 0 }
+    }
+
+    #[cfg(test)]
+    pub fn has_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// Begins to read a part. The one before was taken. Nothing begins if the system has no thread.
+    pub fn begin(&mut self, part: Part) {
+        debug_assert!(!self.is_begun, "a part was not taken");
+        if self.thread.is_none() {
+            let shared = self.shared.clone();
+            let run = move || shared.serve();
+            self.thread = threads::spawn("dioxide-log-ahead", part.segment.path(), run).ok();
+            self.process = std::process::id();
+        }
+        if self.thread.is_some() {
+            self.is_begun = true;
+            self.shared.set(State::Begun(part));
+        }
+    }
+
+    /// Waits for the part that was begun. None if there is none.
+    pub fn take(&mut self) -> Option<Part> {
+        self.leave_in_child();
+        match std::mem::take(&mut self.is_begun) {
+            true => self.shared.take(),
+            false => None,
+        }
+    }
+
+    /// Leaves a thread that only the parent of this process has.
+    fn leave_in_child(&mut self) {
+        if self.thread.is_some() && self.process != std::process::id() {
+            // The thread may hold the lock of this copy for ever.
+            std::mem::forget(std::mem::replace(self, Self::new()));
+        }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.take();
+        if let Some(thread) = self.thread.take() {
+            self.shared.set(State::Ended);
+            // It does not panic.
+            let _ = thread.join();
+        }
+    }
+}
