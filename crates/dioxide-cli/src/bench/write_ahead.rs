@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// The default of the library.
@@ -23,6 +24,8 @@ const FRAME_BYTES_MAX: u64 = 24 + 7;
 /// The log is also filled in records of this part of a segment.
 const FILL_PARTS: u64 = 4;
 const COPY_BYTES: usize = 1 << 20;
+/// The threads that open and fill the logs of a set.
+const OPENERS_MAX: usize = 32;
 
 /// The files of a run.
 #[derive(Debug)]
@@ -195,7 +198,7 @@ impl WriteAheadSet {
         is_recycled: bool,
     ) -> Result<Self> {
         let set = options.open_set(path)?;
-        let open = |nth: usize| {
+        let open = |nth: &usize| {
             let log = set.log(&nth.to_string())?;
             if is_recycled {
                 fill(&log, segment_bytes, segments)?;
@@ -203,8 +206,18 @@ impl WriteAheadSet {
             let first = log.next_lsn();
             Ok((log, first))
         };
-        let logs = (0..logs).map(open).collect::<Result<_>>()?;
-        Ok(Self { path: path.into(), set, logs })
+        // In threads, because each waits for the syncs of directories.
+        let numbers: Vec<usize> = (0..logs).collect();
+        let open_all = |share: &[usize]| share.iter().map(&open).collect::<Result<Vec<_>>>();
+        let open_all = &open_all;
+        let logs = thread::scope(|scope| {
+            let shares = numbers.chunks(logs.div_ceil(OPENERS_MAX).max(1));
+            let threads: Vec<_> =
+                shares.map(|share| scope.spawn(move || open_all(share))).collect();
+            let opened = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            opened.collect::<Result<Vec<_>>>()
+        })?;
+        Ok(Self { path: path.into(), set, logs: logs.into_iter().flatten().collect() })
     }
 
     /// As [`WriteAhead::append`], to the nth log.
