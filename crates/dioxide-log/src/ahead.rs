@@ -3,6 +3,7 @@
 use crate::storage::Segment;
 use crate::threads;
 use dioxide::Buffer;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -27,7 +28,8 @@ impl Part {
         let (segment, start) = (self.segment.as_ref(), self.start);
         // The reader reads a part that failed again, and meets the error or the panic itself.
         let read = catch_unwind(AssertUnwindSafe(|| segment.read(into, start)));
-        self.is_read = matches!(read, Ok(Ok(())));
+        // The drop of what a panic carries may panic.
+        self.is_read = read.map_err(mem::forget).is_ok_and(|read| read.is_ok());
     }
 }
 
@@ -74,7 +76,7 @@ impl Shared {
         loop {
             let state = self.changed.wait_while(self.lock(), is_waiting);
             let mut state = state.unwrap_or_else(PoisonError::into_inner);
-            let State::Begun(mut part) = std::mem::replace(&mut *state, State::Reading) else {
+            let State::Begun(mut part) = mem::replace(&mut *state, State::Reading) else {
                 return;
             };
             drop(state);
@@ -86,7 +88,7 @@ impl Shared {
     fn take(&self) -> Option<Part> {
         let is_running = |state: &mut State| matches!(state, State::Begun(_) | State::Reading);
         let state = self.changed.wait_while(self.lock(), is_running);
-        match std::mem::take(&mut *state.unwrap_or_else(PoisonError::into_inner)) {
+        match mem::take(&mut *state.unwrap_or_else(PoisonError::into_inner)) {
             State::Done(part) => Some(part),
             _ => None,
         }
@@ -98,13 +100,12 @@ impl Ahead {
         Self { shared: Arc::default(), thread: None, is_begun: false, process: 0 }
     }
 
-    #[cfg(test)]
     pub fn has_thread(&self) -> bool {
         self.thread.is_some()
     }
 
-    /// Begins to read a part. The one before was taken. Nothing begins if the system has no thread.
-    pub fn begin(&mut self, part: Part) {
+    /// Begins to read a part. The one before was taken. False if the system has no thread.
+    pub fn begin(&mut self, part: Part) -> bool {
         debug_assert!(!self.is_begun, "a part was not taken");
         if self.thread.is_none() {
             let shared = self.shared.clone();
@@ -116,12 +117,13 @@ impl Ahead {
             self.is_begun = true;
             self.shared.set(State::Begun(part));
         }
+        self.is_begun
     }
 
     /// Waits for the part that was begun. None if there is none.
     pub fn take(&mut self) -> Option<Part> {
         self.leave_in_child();
-        match std::mem::take(&mut self.is_begun) {
+        match mem::take(&mut self.is_begun) {
             true => self.shared.take(),
             false => None,
         }
@@ -131,7 +133,7 @@ impl Ahead {
     fn leave_in_child(&mut self) {
         if self.thread.is_some() && self.process != std::process::id() {
             // The thread may hold the lock of this copy for ever.
-            std::mem::forget(std::mem::replace(self, Self::new()));
+            mem::forget(mem::replace(self, Self::new()));
         }
     }
 }

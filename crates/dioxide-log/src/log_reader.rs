@@ -35,6 +35,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// a record that [`truncate_back`](crate::Log::truncate_back) removed meanwhile.
 ///
 /// [`LogView`](crate::LogView) shows a log as it lies on its medium instead.
+///
+/// With much to return, a thread reads ahead, as that of an [`Iter`](crate::Iter).
 #[derive(Debug)]
 pub struct LogReader {
     storage: Arc<dyn Storage>,
@@ -169,6 +171,11 @@ impl LogReader {
         last.header.content == Content::Streams
     }
 
+    #[cfg(test)]
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.window.reads_ahead()
+    }
+
     /// How often the log was found again. What was read before may be of other frames.
     pub(crate) fn finds(&self) -> u64 {
         self.finds
@@ -190,6 +197,7 @@ impl LogReader {
         }
         for look in 1..=LOOKS_MAX {
             if self.next >= self.stable_lsn() {
+                self.window.rest();
                 return Ok(None);
             }
             self.look_up()?;
@@ -274,6 +282,7 @@ impl LogReader {
     /// Reads the whole log again.
     pub(crate) fn find_again(&mut self) -> Result<()> {
         self.at = None;
+        self.window.clear();
         self.frames.clear();
         self.finds += 1;
         let (followed, mark) = Followed::find(self.storage.as_ref())?;

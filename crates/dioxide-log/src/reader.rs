@@ -23,8 +23,8 @@ pub struct Record<'a> {
 ///
 /// [`next`](Self::next) lends each record until the next call. As an iterator it copies them.
 ///
-/// A position that does not wait soon reads 1 MiB at a time, and a thread of its own reads ahead.
-/// That ends when the position has to wait.
+/// A position with much to return reads 1 MiB at a time, and a thread of its own reads ahead. This
+/// thread ends when there is no next record. Dropping the position waits for a read of the thread.
 #[derive(Debug)]
 pub struct Iter {
     writer: Arc<Writer>,
@@ -71,9 +71,18 @@ impl Iter {
         Ok(Some((location, Record { lsn, payload: at.take(&self.window, size) })))
     }
 
+    /// Whether there is a next record. Without one, the position keeps no thread.
+    fn is_visible(&mut self) -> bool {
+        let is_visible = self.next < self.writer.visible();
+        if !is_visible {
+            self.window.rest();
+        }
+        is_visible
+    }
+
     /// Moves to the frame of the next record, and returns its size. None if there is none yet.
     fn advance(&mut self) -> Result<Option<u64>> {
-        if self.next >= self.writer.visible() {
+        if !self.is_visible() {
             return Ok(None);
         }
         let truncations = self.writer.truncations();
@@ -133,6 +142,7 @@ impl Iter {
     }
 
     fn not_found(&mut self) -> Result<Option<u64>> {
+        self.window.clear();
         self.at = None;
         let ((first, next), lsn) = (self.writer.range(), self.next);
         match lsn < first {
@@ -182,7 +192,7 @@ impl Follow {
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         loop {
             // A record may be truncated again between the wait and the read.
-            if !self.iter.writer.wait_for(self.iter.next) {
+            if !self.iter.is_visible() && !self.iter.writer.wait_for(self.iter.next) {
                 return Ok(None);
             }
             if self.iter.advance()?.is_some() {
@@ -198,6 +208,7 @@ impl Follow {
     /// As [`Iter::next`].
     pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
         loop {
+            self.iter.is_visible();
             let (writer, lsn) = (&self.iter.writer, self.iter.next);
             let wait = |context: &mut Context<'_>| match writer.poll_for(
                 lsn,
@@ -220,5 +231,53 @@ impl Follow {
 impl Drop for Follow {
     fn drop(&mut self) {
         self.iter.writer.forget(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Context;
+    use crate::storage::memory::Memory;
+    use crate::{Log, LogOptions, LogReader, Lsn};
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::Waker;
+
+    const RECORDS: usize = 700;
+    const RECORD_BYTES: usize = 10_000;
+
+    fn log(disk: &Memory) -> Log {
+        let options = LogOptions::new().segment_bytes(4 << 20);
+        let log = options.open_storage(Arc::new(disk.clone())).expect("a new log");
+        for number in 0..RECORDS {
+            log.append(&[number as u8; RECORD_BYTES]).expect("it is appended");
+        }
+        log
+    }
+
+    /// It kept the thread and its memory for as long as no record came.
+    #[test]
+    fn a_position_that_waited_kept_its_thread() {
+        let disk = Memory::default();
+        let log = log(&disk);
+        let (mut iter, mut follow) = (log.iter_from(Lsn::FIRST), log.follow(Lsn::FIRST));
+        let mut reader = LogReader::of(Arc::new(disk)).expect("a log");
+        for _ in 0..RECORDS {
+            iter.next().expect("it reads").expect("a record");
+            follow.next().expect("it reads").expect("a record");
+            reader.next().expect("it reads").expect("a record");
+        }
+        assert!(iter.window.reads_ahead() && follow.iter.window.reads_ahead());
+        assert!(reader.reads_ahead());
+        assert_eq!(iter.next().expect("it reads"), None);
+        assert_eq!(reader.next().expect("it reads"), None);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(follow.next_async()).poll(&mut context).is_pending());
+        assert!(!iter.window.reads_ahead() && !follow.iter.window.reads_ahead());
+        assert!(!reader.reads_ahead());
+        log.append(b"last").expect("it is appended");
+        for record in [iter.next(), follow.next(), reader.next()] {
+            assert_eq!(record.expect("it reads").expect("a record").payload, b"last");
+        }
     }
 }
