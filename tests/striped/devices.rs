@@ -174,7 +174,8 @@ fn devices_in_use_and_mixtures_are_refused() -> TrialResult {
     // The image of a device; a file next to a device.
     let beside =
         Paths { members: vec![rig.dir.join("file"), rig.images[1].clone()], ..rig.paths.clone() };
-    assert!(matches!(refusal(beside.open(&writable())), ErrorKind::Busy(_)));
+    let refused = refusal(beside.open(&writable()));
+    assert!(matches!(refused, ErrorKind::Busy(_)), "{refused:?}");
     assert!(matches!(
         refusal(with(&rig.dir.join("other")).open(&writable())),
         ErrorKind::Unsupported(_)
