@@ -338,15 +338,35 @@ impl<'a> Model<'a> {
     }
 
     fn write(&mut self, at: u64, blocks: u8) {
-        match write(&self.file, at, blocks) {
+        let outcome = write(&self.file, at, blocks);
+        let (at, data) = ((at % END_MAX) as usize * BLOCK, data(BLOCK * (1 + usize::from(blocks))));
+        match outcome {
             Ok(()) => {
-                let (at, data) =
-                    ((at % END_MAX) as usize * BLOCK, data(BLOCK * (1 + usize::from(blocks))));
                 self.content.resize(self.content.len().max(at + data.len()), 0);
                 self.content[at..at + data.len()].copy_from_slice(&data);
             }
-            Err(error) => is_for_space(&error),
+            Err(error) => {
+                is_for_space(&error);
+                self.take_part(at, &data);
+            }
         }
+    }
+
+    /// After a write that failed, each sector below the end has its old or its new bytes.
+    fn take_part(&mut self, at: usize, data: &[u8]) {
+        const SECTOR: usize = 512;
+        let end = self.content.len().min(at + data.len());
+        if at >= end {
+            return;
+        }
+        let mut found = vec![0; end - at];
+        let read = self.file.read_at(&mut found, at as u64).expect("it is sound");
+        assert_eq!(read, found.len());
+        let old = self.content[at..end].chunks(SECTOR);
+        for ((old, new), found) in old.zip(data.chunks(SECTOR)).zip(found.chunks(SECTOR)) {
+            assert!(found == old || *found == new[..found.len()], "a mixture behind {at}");
+        }
+        self.content[at..end].copy_from_slice(&found);
     }
 
     fn set_len(&mut self, len: u64) {
