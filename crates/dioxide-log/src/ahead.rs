@@ -39,8 +39,6 @@ impl Part {
 pub struct Ahead {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// A part was begun and not taken.
-    is_begun: bool,
     /// The process of the thread. A child of a fork has no such thread.
     process: u32,
 }
@@ -97,7 +95,7 @@ impl Shared {
 
 impl Ahead {
     pub fn new() -> Self {
-        Self { shared: Arc::default(), thread: None, is_begun: false, process: 0 }
+        Self { shared: Arc::default(), thread: None, process: 0 }
     }
 
     pub fn has_thread(&self) -> bool {
@@ -106,7 +104,6 @@ impl Ahead {
 
     /// Begins to read a part. The one before was taken. False if the system has no thread.
     pub fn begin(&mut self, part: Part) -> bool {
-        debug_assert!(!self.is_begun, "a part was not taken");
         if self.thread.is_none() {
             let shared = self.shared.clone();
             let run = move || shared.serve();
@@ -114,19 +111,15 @@ impl Ahead {
             self.process = std::process::id();
         }
         if self.thread.is_some() {
-            self.is_begun = true;
             self.shared.set(State::Begun(part));
         }
-        self.is_begun
+        self.thread.is_some()
     }
 
     /// Waits for the part that was begun. None if there is none.
     pub fn take(&mut self) -> Option<Part> {
         self.leave_in_child();
-        match mem::take(&mut self.is_begun) {
-            true => self.shared.take(),
-            false => None,
-        }
+        self.shared.take()
     }
 
     /// Leaves a thread that only the parent of this process has.

@@ -71,18 +71,10 @@ impl Iter {
         Ok(Some((location, Record { lsn, payload: at.take(&self.window, size) })))
     }
 
-    /// Whether there is a next record. Without one, the position keeps no thread.
-    fn is_visible(&mut self) -> bool {
-        let is_visible = self.next < self.writer.visible();
-        if !is_visible {
-            self.window.rest();
-        }
-        is_visible
-    }
-
     /// Moves to the frame of the next record, and returns its size. None if there is none yet.
     fn advance(&mut self) -> Result<Option<u64>> {
-        if !self.is_visible() {
+        if self.next >= self.writer.visible() {
+            self.window.rest();
             return Ok(None);
         }
         let truncations = self.writer.truncations();
@@ -192,11 +184,11 @@ impl Follow {
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         loop {
             // A record may be truncated again between the wait and the read.
-            if !self.iter.is_visible() && !self.iter.writer.wait_for(self.iter.next) {
-                return Ok(None);
-            }
             if self.iter.advance()?.is_some() {
                 return self.iter.next();
+            }
+            if !self.iter.writer.wait_for(self.iter.next) {
+                return Ok(None);
             }
         }
     }
@@ -208,7 +200,9 @@ impl Follow {
     /// As [`Iter::next`].
     pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
         loop {
-            self.iter.is_visible();
+            if self.iter.advance()?.is_some() {
+                return self.iter.next();
+            }
             let (writer, lsn) = (&self.iter.writer, self.iter.next);
             let wait = |context: &mut Context<'_>| match writer.poll_for(
                 lsn,
@@ -220,9 +214,6 @@ impl Follow {
             };
             if !poll_fn(wait).await {
                 return Ok(None);
-            }
-            if self.iter.advance()?.is_some() {
-                return self.iter.next();
             }
         }
     }

@@ -202,14 +202,10 @@ impl Records<'_> {
         if self.next >= self.view.next_lsn() {
             return Ok(None);
         }
-        let location = match self.advance() {
-            Ok(location) => location,
-            Err(error) => {
-                self.next = self.view.next_lsn();
-                self.window.clear();
-                return Err(error);
-            }
-        };
+        let location = self.advance().inspect_err(|_| {
+            self.next = self.view.next_lsn();
+            self.window.clear();
+        })?;
         self.next = self.next.next();
         let at = self.at.as_mut().expect("the record was found there");
         Ok(Some((location, at.take(&self.window, location.bytes.into()))))
