@@ -175,7 +175,8 @@ fn devices_in_use_and_mixtures_are_refused() -> TrialResult {
     let beside =
         Paths { members: vec![rig.dir.join("file"), rig.images[1].clone()], ..rig.paths.clone() };
     let refused = refusal(beside.open(&writable()));
-    assert!(matches!(refused, ErrorKind::Busy(_)), "{refused:?}");
+    let is_attached = rig.devices[1].is_attached();
+    assert!(matches!(refused, ErrorKind::Busy(_)), "{refused:?}, attached: {is_attached}");
     assert!(matches!(
         refusal(with(&rig.dir.join("other")).open(&writable())),
         ErrorKind::Unsupported(_)

@@ -13,6 +13,12 @@ use crate::wait::{PATIENCE, retry};
 /// The kernel adds this to the name of a backing file that was removed.
 const DELETED: &[u8] = b" (deleted)";
 
+/// Detaches the device $1 if its image is $3, by $2 in sysfs. The look and the detach are about one
+/// image only while the device is open. By its number alone, this detached the image of another
+/// trial. A process of its own, because the last close may wait for a dead disk.
+const DETACH: &str = r#"{ image=$(cat "$2" 2>/dev/null)
+    [ "${image% (deleted)}" != "$3" ] || losetup -d "$1"; } 3<"$1""#;
+
 /// A loop device on a test's own file, detached on drop.
 pub struct AttachedFile {
     // The device before the site of its record.
@@ -33,6 +39,11 @@ impl AttachedFile {
     /// The device.
     pub fn path(&self) -> &Path {
         self.device.path()
+    }
+
+    /// Whether it still has the file.
+    pub fn is_attached(&self) -> bool {
+        self.device.is_attached()
     }
 
     /// The number of flushes the device has done.
@@ -94,15 +105,18 @@ impl LoopDevice {
         &self.device
     }
 
-    /// The number may belong to another image already; the backing file identifies ours.
-    fn is_attached(&self) -> bool {
+    fn backing_file(&self) -> PathBuf {
         let name = self.device.file_name().unwrap_or_default();
-        let path = Path::new("/sys/block").join(name).join("loop/backing_file");
+        Path::new("/sys/block").join(name).join("loop/backing_file")
+    }
+
+    /// The number may belong to another image already; the backing file identifies ours.
+    pub(crate) fn is_attached(&self) -> bool {
         let is_ours = |line: Vec<u8>| {
             let name = line.strip_suffix(b"\n").unwrap_or(&line);
             name.strip_suffix(DELETED).unwrap_or(name) == self.backing.as_os_str().as_bytes()
         };
-        fs::read(path).is_ok_and(is_ours)
+        fs::read(self.backing_file()).is_ok_and(is_ours)
     }
 
     /// `losetup -d` succeeds before the device is free if another process has it open.
@@ -111,7 +125,9 @@ impl LoopDevice {
             if !self.is_attached() {
                 return Ok(());
             }
-            command::run(PATIENCE, "losetup", ["-d".as_ref(), self.device.as_path()])?;
+            let shell = ["-c", DETACH, "sh"].map(PathBuf::from);
+            let names = [self.device.clone(), self.backing_file(), self.backing.clone()];
+            command::run(PATIENCE, "sh", shell.into_iter().chain(names))?;
             Err(io::Error::from(io::ErrorKind::ResourceBusy))
         })
     }
