@@ -45,7 +45,8 @@ use std::rc::Rc;
 /// only when all bytes below its end are written, by any thread. A flush counts only when the
 /// flushes beside it on the same file system have ended. So other threads may wait for operations
 /// in flight of a queue, also on other files. Call `submit` or `reap` regularly while operations
-/// are in flight.
+/// are in flight. A file system that does not respond may hold up a call of the queue when a flush
+/// begins.
 ///
 /// Before some blocking calls, a thread finishes the submitted operations of all its queues,
 /// because the call may wait for other threads. These calls are append, `sync_data`, `set_len`,

@@ -543,7 +543,10 @@ impl Engine {
 
     fn perform(self: &Arc<Self>, request: Request<Token>) {
         let turn = match (&request.work, &self.journal) {
-            (Work::Flush, Ok(_)) => self.share(request, 0),
+            (Work::Flush, Ok(_)) => {
+                let needs = self.reach_of_flush();
+                self.share(request, needs, 0)
+            }
             _ => Some((Turn::Alone, request)),
         };
         // Without a turn, the request comes back when it is covered, or leads.
@@ -552,16 +555,30 @@ impl Engine {
         }
     }
 
-    /// Asks for the turn of a flush that may be shared, as [`FileSystems::share`].
-    fn share(&self, request: Request<Token>, others: usize) -> Option<(Turn, Request<Token>)> {
+    /// The reach that a flush of the file needs, or its turn if it is not shared. Writes back, and
+    /// that may wait, so it comes before [`share`](Self::share): no leader waits here.
+    fn reach_of_flush(&self) -> Result<Reach, Turn> {
         let least = self.journal().least_reach();
         match self.placement.prepare_flush(|| flushed(|| self.backend.write_back())) {
-            Ok(needs) => self.fs.share(request, needs.max(least), others),
+            Ok(needs) => Ok(needs.max(least)),
             Err(error) if os_error::is_failed_flush(&error) => {
                 self.fs.wedge(self.cause(Operation::Flush, None, &error));
-                Some((Turn::Refused, request))
+                Err(Turn::Refused)
             }
-            Err(_) => Some((Turn::Alone, request)),
+            Err(_) => Err(Turn::Alone),
+        }
+    }
+
+    /// Asks for the turn of a flush that may be shared, as [`FileSystems::share`].
+    fn share(
+        &self,
+        request: Request<Token>,
+        needs: Result<Reach, Turn>,
+        others: usize,
+    ) -> Option<(Turn, Request<Token>)> {
+        match needs {
+            Ok(needs) => self.fs.share(request, needs, others),
+            Err(turn) => Some((turn, request)),
         }
     }
 

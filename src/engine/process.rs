@@ -12,7 +12,7 @@ use crate::observe::{self, Event};
 use crate::os_error;
 use crate::rules::flush::{Domain, Election, Reach, SHARERS_MIN, Turn};
 use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::journal::Order;
@@ -66,6 +66,8 @@ pub(crate) struct FileSystem {
     domain: Mutex<Domain<Request<Token>>>,
     /// Copy of [`Domain::flushes`], readable without its lock.
     flushes: AtomicUsize,
+    /// Copy of [`Domain::is_apart`]. A child of a fork reads it, and must not wait for the lock.
+    is_apart: AtomicBool,
     /// Copies of the numbers of the last flush that began, and of the last that has committed.
     begun: AtomicU64,
     committed_to: AtomicU64,
@@ -260,8 +262,9 @@ impl FileSystem {
         drop(mounts);
         let is_first = self.wedged.set(cause).is_ok();
         // Flushes that ask later see the failure under the same lock.
-        let waiting = self.change(|domain| domain.release_all());
+        let (waiting, sleepers) = self.change(|domain| (domain.release_all(), self.rouse()));
         waiting.into_iter().for_each(|request| hand_back((Turn::Refused, request)));
+        sleepers.into_iter().for_each(Waker::wake);
         if is_first {
             let cause = self.wedged().expect("just set");
             log::error!("dioxide: {cause}; every file on this file system fails from now on");
@@ -315,8 +318,7 @@ impl FileSystem {
             if parts {
                 domain.part();
             }
-            self.flush_ended.notify_all();
-            let sleepers = std::mem::take(&mut *self.sleepers.lock());
+            let sleepers = self.rouse();
             (ended, sleepers, domain.release(|request| request.owner.is_thread()))
         });
         // The next leader first: the device is busy before finished operations are woken.
@@ -325,18 +327,21 @@ impl FileSystem {
         ended
     }
 
+    /// Lets the threads look again that wait for the end of a flush. Returns the wakers of the
+    /// queues that do. With the domain held.
+    fn rouse(&self) -> Vec<Waker> {
+        self.flush_ended.notify_all();
+        std::mem::take(&mut *self.sleepers.lock())
+    }
+
     fn change<R>(&self, change: impl FnOnce(&mut Domain<Request<Token>>) -> R) -> R {
         let mut domain = self.domain.lock();
         let result = change(&mut domain);
+        self.is_apart.store(domain.is_apart(), Ordering::Relaxed);
         self.flushes.store(domain.flushes(), Ordering::Relaxed);
         self.begun.store(domain.ledger().begun(), Ordering::Release);
         self.committed_to.store(domain.ledger().committed_to(), Ordering::Release);
         result
-    }
-
-    /// Whether files share no flushes any more.
-    fn is_apart(&self) -> bool {
-        self.domain.lock().is_apart()
     }
 
     /// Decides about a flush that may be shared, as [`Domain::share`].
@@ -463,7 +468,7 @@ impl FileSystems {
 
     /// Whether files share no flushes any more.
     pub fn is_apart(&self) -> bool {
-        self.0.iter().any(|fs| fs.is_apart())
+        self.0.iter().any(|fs| fs.is_apart.load(Ordering::Relaxed))
     }
 
     /// Whether so many flushes are in flight or waiting that files share them.
@@ -603,12 +608,50 @@ mod tests {
     /// No device has this number.
     const DEV: u64 = 0xFFFF_FFF0;
 
+    fn failed_flush() -> Arc<Error> {
+        let path = Arc::from(std::path::Path::new("log"));
+        Arc::new(Error::new(Operation::Flush, &path, None, ErrorKind::Os(libc::EIO)))
+    }
+
+    /// The defect: a failure that ended no flush, as of a write to a device that is gone, woke only
+    /// flushes without a turn.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_wedge_left_flushes_waiting_for_one_that_hung() {
+        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+        #[derive(Default)]
+        struct Counting(AtomicUsize);
+        impl std::task::Wake for Counting {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, SeqCst);
+            }
+        }
+        let fs = Arc::new(FileSystem::default());
+        let hangs = fs.begin_flush();
+        let woken = Arc::<Counting>::default();
+        assert!(!fs.is_settled(hangs, &woken.clone().into()));
+        let waiting = std::thread::spawn({
+            let fs = fs.clone();
+            move || fs.await_others(hangs)
+        });
+        fs.wedge(failed_flush());
+        assert_eq!(woken.0.load(SeqCst), 1);
+        waiting.join().expect("it returns");
+    }
+
+    /// The defect: a child of a fork waited for a lock that another thread of the parent had held.
+    #[test]
+    fn a_child_waited_for_the_lock_of_the_flushes() {
+        let fs = FileSystems::default();
+        let _held = fs.0[0].domain.lock();
+        assert!(!fs.is_apart());
+    }
+
     /// Whether a wedged file system is refused once no file of it is open.
     fn refused_after_a_wedge(through: Through) -> bool {
         let process = Process::new(0);
         let fs = process.file_system(DEV, through).expect("nothing failed yet");
-        let path = Arc::from(std::path::Path::new("log"));
-        fs.wedge(Arc::new(Error::new(Operation::Flush, &path, None, ErrorKind::Os(libc::EIO))));
+        fs.wedge(failed_flush());
         assert!(process.file_system(DEV, through).is_err(), "somebody still has it");
         drop(fs);
         process.file_system(DEV, through).is_err()

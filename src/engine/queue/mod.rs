@@ -6,8 +6,9 @@
 //! `Token`. Requests and calls from the core run here when the thread reaches them. A request
 //! becomes a transfer through the ring. Without a ring, the backend performs it at once.
 //!
-//! Nothing here waits but [`Driver::sleep`]. A thread that is about to wait elsewhere in the
-//! library first [settles](settle_own) its queues: the thread that it waits for may wait for them.
+//! Nothing here waits but [`Driver::sleep`], and a flush that writes back or joins the journal. A
+//! thread that is about to wait elsewhere in the library first [settles](settle_own) its queues.
+//! Otherwise the thread that it waits for may wait for them.
 //!
 //! # The life of 64 appends
 //!

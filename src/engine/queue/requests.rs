@@ -17,6 +17,14 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 
+/// The flushes on one file system.
+struct Sharers {
+    fs: FileSystems,
+    /// Those that need one, or are about to.
+    files: HashSet<usize>,
+    flushes: Vec<(usize, Request<Token>)>,
+}
+
 impl Driver {
     /// Changes the core of a file, and hands out its output. Tasks for this queue's operations stay
     /// here.
@@ -94,26 +102,45 @@ impl Driver {
 
     /// Begins the flushes of several files, or lets them wait for a shared one. Durable writes in
     /// flight are about to need a flush as well.
+    ///
+    /// One file system after the other: the thread may have to wait for one that does not respond.
+    /// A leader of another one would then wait as well, and all files that wait for it.
     pub(super) fn share(&mut self, flushes: Vec<(usize, Request<Token>)>) {
-        let mut files: HashSet<usize> = flushes.iter().map(|(file, _)| *file).collect();
-        files.extend(self.transfers.before_flushes());
-        let mut others = Vec::<(FileSystems, usize)>::new();
-        for engine in files.into_iter().map(|file| &self.files[file].engine) {
-            match others.iter_mut().find(|(known, _)| *known == engine.fs) {
-                _ if engine.journal.is_err() => {}
-                Some((_, count)) => *count += 1,
-                None => others.push((engine.fs.clone(), 1)),
+        let mut each = Vec::<Sharers>::new();
+        for (file, request) in flushes {
+            let fs = &self.files[file].engine.fs;
+            let known = each.iter().position(|sharers| sharers.fs == *fs).unwrap_or(each.len());
+            if known == each.len() {
+                each.push(Sharers { fs: fs.clone(), files: HashSet::new(), flushes: Vec::new() });
+            }
+            each[known].files.insert(file);
+            each[known].flushes.push((file, request));
+        }
+        for file in self.transfers.before_flushes() {
+            let engine = &self.files[file].engine;
+            let shares = |sharers: &&mut Sharers| engine.journal.is_ok() && sharers.fs == engine.fs;
+            if let Some(sharers) = each.iter_mut().find(shares) {
+                sharers.files.insert(file);
             }
         }
+        for Sharers { files, flushes, .. } in each {
+            self.share_on_one(flushes, files.len());
+        }
+    }
+
+    /// Begins the flushes of one file system, of whose files so many need a flush.
+    fn share_on_one(&mut self, flushes: Vec<(usize, Request<Token>)>, mut files: usize) {
         // Without a ring, two flushes take twice as long as a shared one.
         let weight = if self.transfers.has_ring() { 1 } else { SHARERS_MIN };
+        let prepared = flushes.into_iter().map(|(file, request)| {
+            let needs = self.files[file].engine.reach_of_flush();
+            (file, request, needs)
+        });
+        let prepared: Vec<_> = prepared.collect();
         let mut turns = Vec::new();
-        for (file, request) in flushes {
-            let engine = &self.files[file].engine;
-            let is_its = |(known, _): &&mut (FileSystems, usize)| *known == engine.fs;
-            let (_, others) = others.iter_mut().find(is_its).expect("counted");
-            *others -= 1;
-            let turn = engine.share(request, *others * weight);
+        for (file, request, needs) in prepared {
+            files -= 1;
+            let turn = self.files[file].engine.share(request, needs, files * weight);
             turns.extend(turn.map(|(turn, request)| (file, turn, request)));
         }
         // After all have asked: a leader covers them. Leaders first: without a ring, the others

@@ -2,18 +2,19 @@
 
 use super::*;
 use crate::api::file::File;
-use crate::api::queue::Queue;
+use crate::api::queue::{Queue, QueueOptions};
 use crate::backend::ring::RingFile;
 use crate::backend::sim::SimJournal;
 use crate::engine::handle::FileHandle;
 use crate::engine::registry::Key;
 use crate::rules::flush::SHARERS_MIN;
 use crate::stats::Stats;
-use crate::sync::{spawn, world};
+use crate::sync::{now, spawn, world};
 use crate::sys::probe::Part;
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 pub(super) const FILES: u64 = 4 * SHARERS_MIN as u64;
 pub(super) const RECORDS: u64 = 12;
@@ -239,6 +240,80 @@ fn a_queue_on_many_files_flushes_once_for_all() {
     assert!(flushes + dsync_requests < FILES * RECORDS / 2, "{flushes} and {dsync_requests}");
     assert!(flushes_shared > FILES * RECORDS / 2, "{flushes_shared}");
     assert_eq!(kept(&device), [RECORDS; FILES as usize]);
+}
+
+/// A journal whose device does not respond from the first join on, for a time.
+#[derive(Debug)]
+struct Stalling {
+    journal: Arc<SimJournal>,
+    device: Arc<Device>,
+    joins: AtomicU64,
+}
+
+const STALL: Duration = Duration::from_millis(500);
+
+impl Journal for Stalling {
+    fn join(&self) -> std::io::Result<()> {
+        if self.joins.fetch_add(1, Relaxed) == 0 {
+            self.device.stall(STALL);
+        }
+        self.journal.join()
+    }
+
+    fn commit(&self) -> std::io::Result<()> {
+        self.journal.commit()
+    }
+
+    fn commits_all(&self) -> std::io::Result<bool> {
+        self.journal.commits_all()
+    }
+
+    fn ring_file(&self) -> RingFile<'_> {
+        self.journal.ring_file()
+    }
+}
+
+/// The defect: a queue elected leaders on two file systems before it began one. It waited for the
+/// first file system, and the files of the second waited for its leader.
+#[test]
+fn a_queue_that_waited_for_one_file_system_held_up_another() {
+    for seed in 0..10 {
+        let [stalled, other] = [0, 1].map(|nth| Device::new(2 * seed + nth, Settings::default()));
+        let (device, joins) = (stalled.clone(), AtomicU64::new(0));
+        let journal =
+            Arc::new(Stalling { journal: SimJournal::of(stalled.clone()), device, joins });
+        let mut files = files_with(&stalled, &journal);
+        files.extend(files_on(&other));
+        let handles = handles_of(&files);
+        let (beside, handles) = (files.last().expect("several").engine.clone(), &handles.0);
+        let (is_over, longest) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (ends, known) = (is_over.clone(), longest.clone());
+        let ((), _) = world::run(seed, || {
+            let append = move || {
+                while !ends.load(Relaxed) {
+                    let begun = now();
+                    beside.append(&record(1, 1), true).expect("nothing fails");
+                    known.fetch_max((now() - begun).as_nanos() as u64, Relaxed);
+                }
+            };
+            let writer = spawn("writer", Box::new(append)).expect("a thread");
+            // With a ring, it may also be away while its flush of the other one ends.
+            let queue = QueueOptions::new().depth(files.len()).io_uring(false).open();
+            let of_queue = &handles[..files.len() - 1];
+            for number in 1..=RECORDS {
+                for (tag, handle) in (0..).zip(of_queue) {
+                    queue.append(handle, record(number, 1), tag).expect("there is room");
+                }
+                let done = queue.reap(of_queue.len());
+                done.for_each(|done| assert!(done.result.is_ok()));
+            }
+            is_over.store(true, Relaxed);
+            writer.join();
+        });
+        assert!(journal.joins.load(Relaxed) > 0, "the disk did not stall");
+        let longest = Duration::from_nanos(longest.load(Relaxed));
+        assert!(longest < STALL / 2, "seed {seed}: an append beside took {longest:?}");
+    }
 }
 
 /// The defect: those that waited for the flush of another file slept for ever.
