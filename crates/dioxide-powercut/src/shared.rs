@@ -144,6 +144,9 @@ impl Play<'_> {
                 });
             }
         });
+        let shared: u64 = files.iter().map(Target::flushes_shared).sum();
+        let is_shared = self.scheme.flush != Flush::Dioxide || shared > self.scheme.files;
+        assert!(is_shared, "the files shared {shared} flushes: too few to test anything");
     }
 
     fn make(&self, number: u64) -> Target {
@@ -245,6 +248,13 @@ impl Target {
         match self {
             Target::Plain(file) => file.write_all_at(content, offset),
             Target::Dioxide(file) => file.write_at(content, offset).map_err(io::Error::other),
+        }
+    }
+
+    fn flushes_shared(&self) -> u64 {
+        match self {
+            Target::Plain(_) => 0,
+            Target::Dioxide(file) => file.stats().flushes_shared,
         }
     }
 

@@ -24,11 +24,11 @@ const RECORDS: u64 = 3;
 const STEP_BYTES: u64 = 4 * BLOCK as u64;
 
 pub(super) fn append_unwritten(players: &mut [Player<'_>], cgroups: Option<&Path>) {
-    append(players, cgroups, Growth::Unwritten);
+    let _ = append(players, cgroups, Growth::Unwritten);
 }
 
 pub(super) fn append_zeroed(players: &mut [Player<'_>], cgroups: Option<&Path>) {
-    append(players, cgroups, Growth::Zeroed);
+    let _ = append(players, cgroups, Growth::Zeroed);
 }
 
 pub(super) fn append_between_commits(players: &mut [Player<'_>], cgroups: Option<&Path>) {
@@ -43,14 +43,16 @@ pub(super) fn append_zeroed_between_commits(players: &mut [Player<'_>], cgroups:
 fn between_commits(players: &mut [Player<'_>], cgroups: Option<&Path>, growth: Growth) {
     let commits = Commits::start(players[0].dir, players[0].seed).expect("the calls are filtered");
     players.iter_mut().for_each(|player| player.growth_cap = Some(STEP_BYTES));
-    append(players, cgroups, growth);
+    let shared = append(players, cgroups, growth);
     assert!(commits.between_steps() > FILES, "too few commits to test anything");
+    assert!(shared > FILES, "the files shared {shared} flushes: too few to test anything");
 }
 
-fn append(players: &[Player<'_>], cgroups: Option<&Path>, growth: Growth) {
+/// Returns the number of shared flushes.
+fn append(players: &[Player<'_>], cgroups: Option<&Path>, growth: Growth) -> u64 {
     let (own, queued) = players.split_at(THREADS);
     thread::scope(|scope| {
-        for (thread, player) in (0..).zip(own) {
+        let threads = (0..).zip(own).map(|(thread, player)| {
             scope.spawn(move || {
                 enter_cgroup(cgroups, thread);
                 // Some make records durable by a flush of their own.
@@ -58,25 +60,34 @@ fn append(players: &[Player<'_>], cgroups: Option<&Path>, growth: Growth) {
                     3 => append_then_sync(player, growth),
                     _ => append_durably(player, growth),
                 }
-            });
-        }
-        scope.spawn(move || {
-            enter_cgroup(cgroups, THREADS as u64);
-            append_by_queue(queued, growth);
+            })
         });
-    });
+        let mut threads: Vec<_> = threads.collect();
+        threads.push(scope.spawn(move || {
+            enter_cgroup(cgroups, THREADS as u64);
+            append_by_queue(queued, growth)
+        }));
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    })
 }
 
-fn append_durably(player: &Player<'_>, growth: Growth) {
+/// Closes a file, and returns the number of its shared flushes.
+fn close(file: File) -> u64 {
+    let shared = file.stats().flushes_shared;
+    file.close().expect("it closes");
+    shared
+}
+
+fn append_durably(player: &Player<'_>, growth: Growth) -> u64 {
     let file = player.open(Durability::EveryWrite, growth);
     let mut random = player.random(0);
     for number in 0..player.records * RECORDS {
         player.append_durably(&file, Name { writer: 0, number }, 1 + random.below(3));
     }
-    file.close().expect("it closes");
+    close(file)
 }
 
-fn append_then_sync(player: &Player<'_>, growth: Growth) {
+fn append_then_sync(player: &Player<'_>, growth: Growth) -> u64 {
     let file = player.open(Durability::OnSync, growth);
     let mut random = player.random(0);
     for first in (0..player.records * RECORDS).step_by(3) {
@@ -86,11 +97,11 @@ fn append_then_sync(player: &Player<'_>, growth: Growth) {
         file.sync_data().expect("it syncs");
         placed.into_iter().for_each(|(name, offset)| player.mark(Act::Durable(name, offset)));
     }
-    file.close().expect("it closes");
+    close(file)
 }
 
 /// One record of each file is in flight. A file whose record is reaped gets the next one.
-fn append_by_queue(players: &[Player<'_>], growth: Growth) {
+fn append_by_queue(players: &[Player<'_>], growth: Growth) -> u64 {
     let files: Vec<File> =
         players.iter().map(|player| player.open(Durability::EveryWrite, growth)).collect();
     let (queue, mut random) = (Queue::new(files.len()), players[0].random(0));
@@ -114,5 +125,5 @@ fn append_by_queue(players: &[Player<'_>], growth: Growth) {
             }
         }
     }
-    files.into_iter().for_each(|file| file.close().expect("it closes"));
+    files.into_iter().map(close).sum()
 }
