@@ -105,13 +105,17 @@ impl Order {
     /// One that holds always.
     pub const ALWAYS: Self = Self { ext4: None };
 
-    /// Checks that no commit until now was a fast one. If not, returns the reason in words.
+    /// Checks that no commit until now was a fast one. If not, warns once, and returns the reason
+    /// in words.
     pub fn check(&self) -> Result<(), String> {
         let Some((dev, descriptor_min)) = self.ext4 else { return Ok(()) };
         let Some(statistics) = fast_commits_of(dev, descriptor_min)? else { return Ok(()) };
         match shows_fast_commits(&statistics) {
             Ok(false) => Ok(()),
-            Ok(true) => Err(FAST_COMMITS.into()),
+            Ok(true) => {
+                warn_of_fast_commits();
+                Err(FAST_COMMITS.into())
+            }
             Err(error) => Err(format!("the statistics of fast commits: {error}")),
         }
     }
