@@ -16,7 +16,7 @@ test:
 test-all:
 	scripts/with-lab scripts/test --all
 
-# The crates for other projects: openraft, SlateDB, foyer and small adapters.
+# The crates for other projects (openraft, SlateDB, foyer, small adapters), and bench-peers.
 integrations:
 	scripts/test --integrations
 
@@ -82,7 +82,6 @@ check:
 	cargo fmt --all --check --manifest-path crates/adapters/Cargo.toml
 	cargo fmt --check --manifest-path crates/dioxide-foyer/Cargo.toml
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
 	RUSTFLAGS='--cfg loom' cargo check --package dioxide-io --lib --profile test --target-dir target/loom
 	RUSTFLAGS='--cfg fuzzing' cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --all-features --package dioxide-io --package dioxide-diagnose --package dioxide-ext --package dioxide-log
