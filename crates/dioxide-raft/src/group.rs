@@ -47,7 +47,7 @@ struct State<C: RaftTypeConfig> {
 }
 
 /// What a group saves beside its entries.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(bound = "")]
 struct Facts<C: RaftTypeConfig> {
     vote: Option<Vote<C::NodeId>>,
@@ -61,6 +61,13 @@ impl<C: RaftTypeConfig> Default for Facts<C> {
     }
 }
 
+impl<C: RaftTypeConfig> Facts<C> {
+    /// The index of the first entry that is not purged.
+    fn kept(&self) -> u64 {
+        self.purged.as_ref().map_or(0, |purged| purged.index + 1)
+    }
+}
+
 fn lsn_of(index: u64) -> Lsn {
     Lsn(index + 1)
 }
@@ -71,6 +78,17 @@ fn encode(value: &impl Serialize) -> Result<Vec<u8>> {
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     Ok(rmp_serde::from_slice(bytes)?)
+}
+
+/// The id of the first entry of a stream. None if it has none.
+fn first_of<C: RaftTypeConfig>(entries: &Stream) -> Result<Option<LogId<C::NodeId>>> {
+    let mut iter = entries.iter_from(entries.first_lsn());
+    while let Some(record) = dioxide_log::StreamIter::next(&mut iter)? {
+        if !record.payload.is_empty() {
+            return Ok(Some(decode::<C::Entry>(record.payload)?.get_log_id().clone()));
+        }
+    }
+    Ok(None)
 }
 
 fn failed<C: RaftTypeConfig>(
@@ -104,6 +122,11 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         if let Some(purged) = &facts_found.purged {
             entries.truncate_front(lsn_of(purged.index + 1))?;
         }
+        // Or before the record, as in a full log. Then the first entry is the last purged one. It
+        // stays until the facts have its id.
+        if entries.first_lsn() > lsn_of(facts_found.kept()) {
+            facts_found.purged = first_of::<C>(&entries)?.or(facts_found.purged);
+        }
         let end = entries.next_lsn().0 - 1;
         let state = State { facts: facts_found, last: None, recent: Recent::default() };
         let group = Self { shared: Arc::new(Shared { entries, facts, state: Mutex::new(state) }) };
@@ -129,16 +152,59 @@ impl<C: RaftTypeConfig> GroupLog<C> {
     }
 
     /// Saves the facts after a change.
-    fn save(&self, change: impl FnOnce(&mut Facts<C>)) -> Saved {
-        let facts = &self.shared.facts;
-        let mut state = self.state();
-        change(&mut state.facts);
-        let encoded = encode(&state.facts).expect("ids are numbers and names");
-        let append = facts.append_async(&encoded);
+    fn save(&self, change: impl FnOnce(&mut Facts<C>)) -> Result<Saved> {
+        self.save_under(&mut self.state(), change)
+    }
+
+    /// As [`save`](Self::save). A full log refuses the facts. They are as before then.
+    fn save_under(
+        &self,
+        state: &mut State<C>,
+        change: impl FnOnce(&mut Facts<C>),
+    ) -> Result<Saved> {
+        let (stream, mut facts) = (&self.shared.facts, state.facts.clone());
+        change(&mut facts);
+        let encoded = encode(&facts)?;
+        let next = stream.next_lsn();
+        let append = stream.append_async(&encoded);
+        let is_taken = stream.next_lsn() > next;
+        if is_taken {
+            state.facts = facts;
+        }
         // The older ones go with a later write. It is soon enough when there are some.
-        let older = facts.next_lsn().0 - facts.first_lsn().0 > FACTS_MAX;
-        let truncate = older.then(|| facts.truncate_front_async(Lsn(facts.next_lsn().0 - 1)));
-        Saved { append, truncate }
+        let older = is_taken && next.0 - stream.first_lsn().0 >= FACTS_MAX;
+        let truncate = older.then(|| stream.truncate_front_async(next));
+        Ok(Saved { append, truncate, is_taken })
+    }
+
+    /// Removes the entries up to this one. The last of them goes once the facts have its id: until
+    /// then it is the record of the purge. So a full log is purged, too, which refuses facts.
+    fn begin_purge(&self, log_id: &LogId<C::NodeId>) -> Result<Option<Purge>> {
+        let entries = &self.shared.entries;
+        let mut state = self.state();
+        if state.facts.purged.as_ref().is_some_and(|purged| purged.index > log_id.index) {
+            return Ok(None);
+        }
+        // A snapshot may reach further than the log.
+        let is_beyond = state.last.as_ref().is_none_or(|last| last.index < log_id.index);
+        let last = if is_beyond { state.last.clone() } else { Some(log_id.clone()) };
+        let mut front = None;
+        if let Some(last) = last {
+            front = Some(entries.truncate_front_async(lsn_of(last.index)));
+            // As the next open finds it.
+            if entries.first_lsn() > lsn_of(state.facts.kept()) {
+                state.facts.purged = Some(last);
+            }
+        }
+        let saved = self.save_under(&mut state, |facts| facts.purged = Some(log_id.clone()))?;
+        let mut rest = None;
+        if saved.is_taken {
+            if is_beyond {
+                state.last = Some(log_id.clone());
+            }
+            rest = Some(entries.truncate_front_async(lsn_of(log_id.index + 1)));
+        }
+        Ok(Some(Purge { front, saved, rest }))
     }
 
     /// Adds entries to the log. They are readable then, and stable once all batches are.
@@ -146,7 +212,7 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         let stream = &self.shared.entries;
         let mut state = self.state();
         // A snapshot has those that were purged.
-        let kept = state.facts.purged.as_ref().map_or(0, |purged| purged.index + 1);
+        let kept = state.facts.kept();
         let purged = entries.partition_point(|entry| entry.get_log_id().index < kept);
         let entries = &entries[purged..];
         let Some(first) = entries.first().map(|entry| entry.get_log_id().index) else {
@@ -195,7 +261,8 @@ impl<C: RaftTypeConfig> GroupLog<C> {
     fn read_range(&self, range: impl RangeBounds<u64>) -> Result<Vec<C::Entry>> {
         let entries = &self.shared.entries;
         let state = self.state();
-        let (first, next) = (entries.first_lsn().0 - 1, entries.next_lsn().0 - 1);
+        let first = (entries.first_lsn().0 - 1).max(state.facts.kept());
+        let next = entries.next_lsn().0 - 1;
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(start) => start.saturating_add(1),
@@ -262,6 +329,8 @@ async fn all(appends: Vec<StreamAppend>) -> dioxide_log::Result<()> {
 struct Saved {
     append: StreamAppend,
     truncate: Option<StreamChange>,
+    /// Whether they are in the log. If not, the append has the error.
+    is_taken: bool,
 }
 
 impl Saved {
@@ -270,6 +339,27 @@ impl Saved {
         self.append.await?;
         match self.truncate {
             Some(truncate) => truncate.await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// A purge on its way. Its parts lie in the log in this order.
+struct Purge {
+    front: Option<StreamChange>,
+    saved: Saved,
+    rest: Option<StreamChange>,
+}
+
+impl Purge {
+    /// Waits until it is stable.
+    async fn wait(self) -> dioxide_log::Result<()> {
+        if let Some(front) = self.front {
+            front.await?;
+        }
+        self.saved.wait().await?;
+        match self.rest {
+            Some(rest) => rest.await,
             None => Ok(()),
         }
     }
@@ -317,8 +407,9 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
     }
 
     async fn save_vote(&mut self, vote: &Vote<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
-        let saved = self.save(|facts| facts.vote = Some(vote.clone()));
-        saved.wait().await.map_err(|error| failed::<C>(ErrorSubject::Vote, ErrorVerb::Write, error))
+        let error = |error| failed::<C>(ErrorSubject::Vote, ErrorVerb::Write, error);
+        let saved = self.save(|facts| facts.vote = Some(vote.clone())).map_err(error)?;
+        saved.wait().await.map_err(|failure| error(failure.into()))
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote<C::NodeId>>, StorageError<C::NodeId>> {
@@ -331,8 +422,8 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
         &mut self,
         committed: Option<LogId<C::NodeId>>,
     ) -> Result<(), StorageError<C::NodeId>> {
-        drop(self.save(|facts| facts.committed = committed));
-        Ok(())
+        let saved = self.save(|facts| facts.committed = committed);
+        saved.map(drop).map_err(|error| failed::<C>(ErrorSubject::Store, ErrorVerb::Write, error))
     }
 
     async fn read_committed(
@@ -378,18 +469,8 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
     }
 
     async fn purge(&mut self, log_id: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
-        let next = lsn_of(log_id.index + 1);
-        let saved = self.save(|facts| facts.purged = Some(log_id.clone()));
-        let truncated = {
-            let mut state = self.state();
-            if state.last.as_ref().is_none_or(|last| last.index < log_id.index) {
-                // A snapshot reaches further than the log.
-                state.last = Some(log_id.clone());
-            }
-            self.shared.entries.truncate_front_async(next)
-        };
         let error = |error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Delete, error);
-        saved.wait().await.map_err(error)?;
-        truncated.await.map_err(error)
+        let Some(purge) = self.begin_purge(&log_id).map_err(error)? else { return Ok(()) };
+        purge.wait().await.map_err(|failure| error(failure.into()))
     }
 }

@@ -22,6 +22,11 @@ fn entry(term: u64, index: u64) -> Entry<Types> {
     Entry { log_id: id(term, index), payload: EntryPayload::Normal(format!("{term}.{index}")) }
 }
 
+/// An entry of term 1 with this many bytes of data.
+fn large(index: u64, bytes: usize) -> Entry<Types> {
+    Entry { log_id: id(1, index), payload: EntryPayload::Normal("x".repeat(bytes)) }
+}
+
 fn open(disk: &Memory) -> RaftLogs {
     let options = LogOptions::new().segment_bytes(64 << 10);
     RaftLogs::open_storage_with(&options, Arc::new(disk.clone())).expect("it opens")
@@ -194,10 +199,7 @@ async fn a_group_that_is_opened_again_keeps_what_is_in_flight() {
 async fn entries_that_need_more_than_a_segment_are_appended() {
     let disk = Memory::default();
     let mut log = open(&disk).group::<Types>(1).unwrap();
-    let large = |index| Entry::<Types> {
-        log_id: id(1, index),
-        payload: EntryPayload::Normal("x".repeat(40_000)),
-    };
+    let large = |index| large(index, 40_000);
     let many = (0..5000).map(|index| entry(1, index)).chain((5000..5010).map(large));
     log.blocking_append(many).await.unwrap();
     let mut log = open(&disk.after_power_cut(1)).group::<Types>(1).unwrap();
@@ -273,6 +275,76 @@ async fn entries_stay_readable_after_a_truncation_that_failed() {
     log.blocking_append([entry(1, 10)]).await.unwrap_err();
     assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(1, 9)));
     assert_eq!(entries(&mut log).await.len(), 10);
+}
+
+/// The entries of a group begin behind the last purged one. Raft does not start otherwise.
+async fn begins_behind_the_purged(log: &mut GroupLog<Types>) -> Option<LogId<u64>> {
+    let purged = log.get_log_state().await.unwrap().last_purged_log_id;
+    if let Some(first) = entries(log).await.first() {
+        assert_eq!(first.index, purged.map_or(0, |purged| purged.index + 1));
+    }
+    purged
+}
+
+/// A full log took the truncation, but not its record. Raft could not start again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_of_a_full_log_is_recorded() {
+    for (group, last) in [(10, 0), (11, 30), (12, 49), (13, 99)] {
+        let disk = Memory::new(Faults { segments_max: Some(6), ..Faults::default() });
+        let logs = open(&disk);
+        let mut log = logs.group::<Types>(group).unwrap();
+        log.blocking_append((0..50).map(|index| entry(1, index))).await.unwrap();
+        let mut other = logs.group::<Types>(1).unwrap();
+        for index in 0.. {
+            if other.blocking_append([large(index, 5_000)]).await.is_err() {
+                break;
+            }
+        }
+        for index in 0..2000 {
+            log.save_committed(Some(id(1, index % 50))).await.unwrap();
+        }
+        let result = log.purge(id(1, last)).await;
+        let purged = begins_behind_the_purged(&mut log).await;
+        assert!(purged == Some(id(1, last)) || result.is_err(), "{result:?}, {purged:?}");
+        let disks = (0..20).map(|seed| disk.after_power_cut(seed)).chain([disk.after_kill()]);
+        for disk in disks {
+            let mut log = open(&disk).group::<Types>(group).unwrap();
+            assert_eq!(begins_behind_the_purged(&mut log).await, purged, "{result:?}");
+            // There is space now.
+            log.purge(id(1, last)).await.unwrap();
+            assert_eq!(begins_behind_the_purged(&mut log).await, Some(id(1, last)));
+            let mut log = open(&disk.after_power_cut(1)).group::<Types>(group).unwrap();
+            assert_eq!(begins_behind_the_purged(&mut log).await, Some(id(1, last)));
+        }
+    }
+}
+
+/// The power fails between the parts of a purge.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_power_cut_in_a_purge_leaves_its_record() {
+    let begin = async |disk: &Memory| {
+        let mut log = open(disk).group::<Types>(1).unwrap();
+        log.blocking_append((0..50).map(|index| entry(1, index))).await.unwrap();
+        log
+    };
+    for last in [30, 99] {
+        let disk = Memory::default();
+        let mut log = begin(&disk).await;
+        let before = disk.calls();
+        log.purge(id(1, last)).await.unwrap();
+        for call in 0..=disk.calls() - before {
+            let disk = Memory::default();
+            let mut log = begin(&disk).await;
+            let power_cut = Some(disk.calls() + call);
+            disk.set_faults(Faults { power_cut, ..Faults::default() });
+            let result = log.purge(id(1, last)).await;
+            for seed in 0..20 {
+                let mut log = open(&disk.after_power_cut(seed)).group::<Types>(1).unwrap();
+                let purged = begins_behind_the_purged(&mut log).await;
+                assert!(purged == Some(id(1, last)) || result.is_err(), "{result:?}, {purged:?}");
+            }
+        }
+    }
 }
 
 /// The data of a program that cannot always be encoded.
