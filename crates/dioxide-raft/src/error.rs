@@ -19,6 +19,8 @@ pub enum Error {
     Corrupt(String),
     /// A number of a group above [`GROUP_MAX`](crate::GROUP_MAX).
     Group(u64),
+    /// The group has log stores of other types, or was to be removed while it has some.
+    InUse(u64),
 }
 
 impl std::fmt::Display for Error {
@@ -33,6 +35,9 @@ impl std::fmt::Display for Error {
             Self::Group(group) => {
                 write!(f, "group {group}; use numbers up to {}", crate::GROUP_MAX)
             }
+            Self::InUse(group) => {
+                write!(f, "group {group} is in use; end its raft, and drop its log stores")
+            }
         }
     }
 }
@@ -43,7 +48,7 @@ impl std::error::Error for Error {
             Self::Log(error) => Some(error),
             Self::Decode(error) => Some(error),
             Self::Encode(error) => Some(error),
-            Self::Corrupt(_) | Self::Group(_) => None,
+            Self::Corrupt(_) | Self::Group(_) | Self::InUse(_) => None,
         }
     }
 }

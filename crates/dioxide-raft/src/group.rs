@@ -34,7 +34,8 @@ pub struct GroupLog<C: RaftTypeConfig> {
     shared: Arc<Shared<C>>,
 }
 
-struct Shared<C: RaftTypeConfig> {
+/// What all handles of a group share.
+pub(crate) struct Shared<C: RaftTypeConfig> {
     entries: Stream,
     facts: Stream,
     state: Mutex<State<C>>,
@@ -113,11 +114,6 @@ impl<C: RaftTypeConfig> GroupLog<C> {
             }
             None => Facts::default(),
         };
-        // openraft would let a leader go on in its term, with a committed id that may be old, so
-        // that its reads could be stale. Without the mark, an election comes first.
-        if let Some(vote) = &mut facts_found.vote {
-            vote.committed = false;
-        }
         // A crash may have come between the record of the purge and the truncation.
         if let Some(purged) = &facts_found.purged {
             entries.truncate_front(lsn_of(purged.index + 1))?;
@@ -132,7 +128,22 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         let group = Self { shared: Arc::new(Shared { entries, facts, state: Mutex::new(state) }) };
         let last = group.last_below(end)?;
         group.state().last = last;
-        Ok(group)
+        Ok(Self::again(group.shared))
+    }
+
+    /// A handle for a raft that begins.
+    pub(crate) fn again(shared: Arc<Shared<C>>) -> Self {
+        let group = Self { shared };
+        // openraft would let a leader go on in its term, with a committed id that may be old, so
+        // that its reads could be stale. Without the mark, an election comes first.
+        if let Some(vote) = &mut group.state().facts.vote {
+            vote.committed = false;
+        }
+        group
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared<C>> {
+        &self.shared
     }
 
     fn state(&self) -> MutexGuard<'_, State<C>> {

@@ -34,13 +34,21 @@ pub use group::GroupLog;
 use dioxide_log::storage::Storage;
 use dioxide_log::{Durability, LogOptions, Stream, StreamLog, StreamStats};
 use openraft::RaftTypeConfig;
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The logs of the raft groups of a process, in one directory or on one device. Clones are the
 /// same.
 #[derive(Clone, Debug)]
-pub struct RaftLogs(StreamLog);
+pub struct RaftLogs {
+    log: StreamLog,
+    open: Arc<Mutex<Open>>,
+}
+
+/// What the handles of each group share, while there are some.
+type Open = BTreeMap<u64, Weak<dyn Any + Send + Sync>>;
 
 /// The largest number of a group. Each has two streams.
 pub const GROUP_MAX: u64 = u64::MAX / 2;
@@ -62,7 +70,7 @@ impl RaftLogs {
     ///
     /// As [`open`](Self::open).
     pub fn open_with(options: &LogOptions, path: impl AsRef<Path>) -> Result<Self> {
-        Ok(Self(durable(options).open_streams(path)?))
+        Ok(Self::of(durable(options).open_streams(path)?))
     }
 
     /// As [`open_with`](Self::open_with), on any medium.
@@ -71,50 +79,77 @@ impl RaftLogs {
     ///
     /// As [`open`](Self::open).
     pub fn open_storage_with(options: &LogOptions, storage: Arc<dyn Storage>) -> Result<Self> {
-        Ok(Self(durable(options).open_streams_storage(storage)?))
+        Ok(Self::of(durable(options).open_streams_storage(storage)?))
     }
 
-    /// The log of a group, to be passed to `openraft::Raft::new`. Open one at a time for a group.
+    fn of(log: StreamLog) -> Self {
+        Self { log, open: Arc::default() }
+    }
+
+    fn open_groups(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The log of a group, to be passed to `openraft::Raft::new`. All handles of a group are the
+    /// same log. One raft at a time uses it.
     ///
     /// # Errors
     ///
     /// [`Error::Group`] if the number is above [`GROUP_MAX`]. [`Error::Decode`] if the group was
-    /// written with other types. Or the error of dioxide-log.
+    /// written with other types. [`Error::InUse`] if it has a handle of other types. Or the error
+    /// of dioxide-log.
     pub fn group<C: RaftTypeConfig>(&self, group: u64) -> Result<GroupLog<C>> {
         let [entries, facts] = self.streams(group)?;
-        GroupLog::open(&self.0, entries, facts)
+        // Two that open a group at once get the same.
+        let mut open = self.open_groups();
+        if let Some(shared) = open.get(&group).and_then(Weak::upgrade) {
+            return match shared.downcast() {
+                Ok(shared) => Ok(GroupLog::again(shared)),
+                Err(_) => Err(Error::InUse(group)),
+            };
+        }
+        let log = GroupLog::open(&self.log, entries, facts)?;
+        let shared: Arc<dyn Any + Send + Sync> = log.shared().clone();
+        open.insert(group, Arc::downgrade(&shared));
+        Ok(log)
     }
 
     /// The stream of the entries of a group, and that of its vote and other facts.
     fn streams(&self, group: u64) -> Result<[Stream; 2]> {
         match group > GROUP_MAX {
             true => Err(Error::Group(group)),
-            false => Ok([self.0.stream(2 * group), self.0.stream(2 * group + 1)]),
+            false => Ok([self.log.stream(2 * group), self.log.stream(2 * group + 1)]),
         }
     }
 
     /// The numbers of the groups that have a vote or an entry, in order.
     pub fn groups(&self) -> Vec<u64> {
-        let mut groups: Vec<u64> = self.0.ids().into_iter().map(|id| id / 2).collect();
+        let mut groups: Vec<u64> = self.log.ids().into_iter().map(|id| id / 2).collect();
         groups.dedup();
         groups
     }
 
-    /// Removes all that a group has. It must not be in use. A crash meanwhile may leave its vote;
-    /// then [`groups`](Self::groups) has it, and a second call removes it.
+    /// Removes all that a group has. A crash meanwhile may leave its vote; then
+    /// [`groups`](Self::groups) has it, and a second call removes it.
     ///
     /// # Errors
     ///
-    /// [`Error::Group`] if the number is above [`GROUP_MAX`]. Or the error of dioxide-log.
+    /// [`Error::Group`] if the number is above [`GROUP_MAX`]. [`Error::InUse`] if it has a handle.
+    /// Or the error of dioxide-log.
     pub fn remove(&self, group: u64) -> Result<()> {
         let [entries, facts] = self.streams(group)?;
+        let mut open = self.open_groups();
+        if open.get(&group).is_some_and(|shared| shared.strong_count() > 0) {
+            return Err(Error::InUse(group));
+        }
+        open.remove(&group);
         entries.remove()?;
         Ok(facts.remove()?)
     }
 
     /// The counters of the log.
     pub fn stats(&self) -> StreamStats {
-        self.0.stats()
+        self.log.stats()
     }
 
     /// Writes what is in flight, and closes the logs of all groups.
@@ -123,7 +158,7 @@ impl RaftLogs {
     ///
     /// The error of a write. The logs are closed nevertheless.
     pub fn close(self) -> Result<()> {
-        Ok(self.0.close()?)
+        Ok(self.log.close()?)
     }
 }
 

@@ -347,6 +347,38 @@ async fn a_power_cut_in_a_purge_leaves_its_record() {
     }
 }
 
+/// Each handle had facts of its own. An older one saved its own vote with the next committed id.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_handles_of_a_group_keep_the_newer_vote() {
+    let disk = Memory::default();
+    let logs = open(&disk);
+    let mut one = logs.group::<Types>(1).unwrap();
+    one.save_vote(&Vote::new_committed(4, 1)).await.unwrap();
+    let mut two = logs.group::<Types>(1).unwrap();
+    assert_eq!(two.read_vote().await.unwrap(), Some(Vote::new(4, 1)), "it elects first");
+    two.save_vote(&Vote::new(5, 2)).await.unwrap();
+    one.save_committed(Some(id(1, 0))).await.unwrap();
+    one.blocking_append([entry(1, 0)]).await.unwrap();
+    let mut log = open(&disk.after_kill()).group::<Types>(1).unwrap();
+    assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new(5, 2)));
+    assert_eq!(entries(&mut two).await, [id(1, 0)]);
+}
+
+/// Its handles went on with streams that another group could begin again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_in_use_is_neither_removed_nor_opened_with_other_types() {
+    let logs = open(&Memory::default());
+    let mut log = logs.group::<Types>(1).unwrap();
+    log.blocking_append([entry(1, 0)]).await.unwrap();
+    let reader = log.get_log_reader().await;
+    drop(log);
+    assert!(matches!(logs.group::<PickyTypes>(1), Err(Error::InUse(1))));
+    assert!(matches!(logs.remove(1), Err(Error::InUse(1))));
+    drop(reader);
+    logs.remove(1).unwrap();
+    assert!(entries(&mut logs.group(1).unwrap()).await.is_empty());
+}
+
 /// The data of a program that cannot always be encoded.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Picky(bool);
