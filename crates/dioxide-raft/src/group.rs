@@ -47,6 +47,17 @@ struct State<C: RaftTypeConfig> {
     recent: Recent,
 }
 
+impl<C: RaftTypeConfig> Shared<C> {
+    fn state(&self) -> MutexGuard<'_, State<C>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the oldest entries in memory that are stable.
+    fn shrink(&self, state: &mut State<C>) {
+        state.recent.shrink(RECENT_BYTES, self.entries.stable_lsn().0 - 1);
+    }
+}
+
 /// What a group saves beside its entries.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(bound = "")]
@@ -147,7 +158,7 @@ impl<C: RaftTypeConfig> GroupLog<C> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<C>> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state()
     }
 
     /// The id of the last entry below an index, or of the last purged one.
@@ -215,6 +226,8 @@ impl<C: RaftTypeConfig> GroupLog<C> {
             }
             rest = Some(entries.truncate_front_async(lsn_of(log_id.index + 1)));
         }
+        let kept = state.facts.kept();
+        state.recent.forget_below(kept);
         Ok(Some(Purge { front, saved, rest }))
     }
 
@@ -265,7 +278,7 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         for (index, record) in (begin..end).zip(records) {
             state.recent.push(index, record);
         }
-        state.recent.shrink(RECENT_BYTES, stream.stable_lsn().0 - 1);
+        self.shared.shrink(&mut state);
         Ok(appends)
     }
 
@@ -456,8 +469,14 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
         let appends = self.begin_append(&entries);
         let appends =
             appends.map_err(|error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Write, error))?;
+        // A group that is dropped meanwhile needs no memory.
+        let shared = Arc::downgrade(&self.shared);
         drop(C::AsyncRuntime::spawn(async move {
-            callback.log_io_completed(all(appends).await.map_err(Into::into));
+            let appended = all(appends).await;
+            if let Some(shared) = shared.upgrade() {
+                shared.shrink(&mut shared.state());
+            }
+            callback.log_io_completed(appended.map_err(Into::into));
         }));
         Ok(())
     }
@@ -483,5 +502,47 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
         let error = |error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Delete, error);
         let Some(purge) = self.begin_purge(&log_id).map_err(error)? else { return Ok(()) };
         purge.wait().await.map_err(|failure| error(failure.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dioxide_log::LogOptions;
+    use dioxide_log::storage::memory::Memory;
+    use openraft::storage::RaftLogStorageExt;
+    use openraft::{CommittedLeaderId, Entry, EntryPayload};
+    use std::io::Cursor;
+
+    openraft::declare_raft_types!(
+        Types: D = String, R = String
+    );
+
+    fn id(index: u64) -> LogId<u64> {
+        LogId::new(CommittedLeaderId::new(1, 1), index)
+    }
+
+    /// A purge left a MiB of entries in memory. So did thousands of groups. And entries that were
+    /// appended by one call stayed until the next call.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn memory_has_a_mib_of_stable_entries_and_none_that_are_purged() {
+        let options = LogOptions::new().segment_bytes(1 << 20);
+        let logs = crate::RaftLogs::open_storage_with(&options, Arc::new(Memory::default()));
+        let mut log = logs.unwrap().group::<Types>(1).unwrap();
+        let large = |index| Entry::<Types> {
+            log_id: id(index),
+            payload: EntryPayload::Normal("x".repeat(64 << 10)),
+        };
+        log.blocking_append((0..300).map(large)).await.unwrap();
+        let bytes = log.state().recent.bytes();
+        assert!((RECENT_BYTES / 2..=RECENT_BYTES).contains(&bytes), "{bytes}");
+        log.purge(id(298)).await.unwrap();
+        let bytes = log.state().recent.bytes();
+        assert!((64 << 10..65 << 10).contains(&bytes), "{bytes}");
+        assert_eq!(log.try_get_log_entries(..).await.unwrap(), [large(299)]);
+        log.purge(id(299)).await.unwrap();
+        assert_eq!(log.state().recent.bytes(), 0);
+        log.blocking_append([large(300)]).await.unwrap();
+        assert_eq!(log.try_get_log_entries(..).await.unwrap(), [large(300)]);
     }
 }

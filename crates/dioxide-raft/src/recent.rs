@@ -29,10 +29,22 @@ impl Recent {
 
     /// Forgets the oldest entries below `stable`, as long as there are more than this many bytes.
     pub fn shrink(&mut self, bytes_max: usize, stable: u64) {
-        while self.bytes > bytes_max && self.first < stable {
-            let Some(entry) = self.entries.pop_front() else { return };
-            self.bytes -= entry.len();
-            self.first += 1;
+        while self.bytes > bytes_max && self.first < stable && self.forget_first() {}
+    }
+
+    /// Forgets the oldest entry. False if there is none.
+    fn forget_first(&mut self) -> bool {
+        let Some(entry) = self.entries.pop_front() else { return false };
+        self.bytes -= entry.len();
+        self.first += 1;
+        true
+    }
+
+    /// Forgets the entries below `index`.
+    pub fn forget_below(&mut self, index: u64) {
+        while self.first < index && self.forget_first() {}
+        if self.entries.is_empty() {
+            self.entries = VecDeque::new();
         }
     }
 
@@ -48,6 +60,14 @@ impl Recent {
     pub fn get(&self, index: u64) -> Option<&[u8]> {
         let at = index.checked_sub(self.first)?;
         self.entries.get(usize::try_from(at).ok()?).map(Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+impl Recent {
+    /// The bytes of the entries.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -71,7 +91,14 @@ mod tests {
         assert_eq!(recent.get(9), Some(&[1][..]));
         recent.push(50, vec![2]);
         assert_eq!((recent.get(9), recent.get(50), recent.get(51)), (None, Some(&[2][..]), None));
+        recent.push(51, vec![3]);
+        recent.forget_below(51);
+        assert_eq!((recent.get(50), recent.get(51), recent.bytes), (None, Some(&[3][..]), 1));
+        recent.forget_below(90);
+        assert_eq!((recent.get(51), recent.bytes), (None, 0));
+        recent.push(90, vec![4]);
+        assert_eq!(recent.get(90), Some(&[4][..]));
         recent.truncate(0);
-        assert_eq!((recent.get(50), recent.bytes), (None, 0));
+        assert_eq!((recent.get(90), recent.bytes), (None, 0));
     }
 }
