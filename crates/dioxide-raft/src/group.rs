@@ -14,7 +14,7 @@ use openraft::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug};
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory for entries that are stable already, in bytes.
@@ -45,6 +45,8 @@ struct State<C: RaftTypeConfig> {
     facts: Facts<C>,
     last: Option<LogId<C::NodeId>>,
     recent: Recent,
+    /// How often entries were removed. A reader of the disk sees by it that they were meanwhile.
+    truncations: u64,
 }
 
 impl<C: RaftTypeConfig> Shared<C> {
@@ -135,7 +137,8 @@ impl<C: RaftTypeConfig> GroupLog<C> {
             facts_found.purged = first_of::<C>(&entries)?.or(facts_found.purged);
         }
         let end = entries.next_lsn().0 - 1;
-        let state = State { facts: facts_found, last: None, recent: Recent::default() };
+        let state =
+            State { facts: facts_found, last: None, recent: Recent::default(), truncations: 0 };
         let group = Self { shared: Arc::new(Shared { entries, facts, state: Mutex::new(state) }) };
         let last = group.last_below(end)?;
         group.state().last = last;
@@ -207,6 +210,7 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         if state.facts.purged.as_ref().is_some_and(|purged| purged.index > log_id.index) {
             return Ok(None);
         }
+        state.truncations += 1;
         // A snapshot may reach further than the log.
         let is_beyond = state.last.as_ref().is_none_or(|last| last.index < log_id.index);
         let last = if is_beyond { state.last.clone() } else { Some(log_id.clone()) };
@@ -256,6 +260,9 @@ impl<C: RaftTypeConfig> GroupLog<C> {
             records.push(encode(entry)?);
         }
         // Raft has done both before.
+        if begin != end {
+            state.truncations += 1;
+        }
         if begin < end {
             stream.truncate_back(lsn_of(begin))?;
             state.recent.truncate(begin);
@@ -283,10 +290,6 @@ impl<C: RaftTypeConfig> GroupLog<C> {
     }
 
     fn read_range(&self, range: impl RangeBounds<u64>) -> Result<Vec<C::Entry>> {
-        let entries = &self.shared.entries;
-        let state = self.state();
-        let first = (entries.first_lsn().0 - 1).max(state.facts.kept());
-        let next = entries.next_lsn().0 - 1;
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(start) => start.saturating_add(1),
@@ -297,28 +300,48 @@ impl<C: RaftTypeConfig> GroupLog<C> {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        let (start, end) = (start.max(first), end.min(next));
-        let mut found = Vec::new();
-        if start >= end {
-            return Ok(found);
+        let entries = &self.shared.entries;
+        loop {
+            let state = self.state();
+            let truncations = state.truncations;
+            let first = (entries.first_lsn().0 - 1).max(state.facts.kept());
+            let (start, end) = (start.max(first), end.min(entries.next_lsn().0 - 1));
+            if start >= end {
+                return Ok(Vec::new());
+            }
+            // All that are not stable are in memory. The oldest are on disk only.
+            let split = state.recent.first().clamp(start, end);
+            let mut newer = Vec::new();
+            for index in split..end {
+                let entry = state.recent.get(index).expect("memory has all behind its first");
+                if !entry.is_empty() {
+                    newer.push(decode(entry)?);
+                }
+            }
+            // Appends and votes do not wait for the disk.
+            drop(state);
+            if start == split {
+                return Ok(newer);
+            }
+            let older = self.read_disk(start..split);
+            if self.state().truncations == truncations {
+                let mut found = older?;
+                found.append(&mut newer);
+                return Ok(found);
+            }
         }
-        let mut index = start;
-        // The oldest are on disk only. All that are not stable are in memory.
-        let mut iter = entries.iter_from(lsn_of(start));
-        while index < end && state.recent.get(index).is_none() {
+    }
+
+    /// Reads entries that are stable.
+    fn read_disk(&self, range: Range<u64>) -> Result<Vec<C::Entry>> {
+        let mut found = Vec::new();
+        let mut iter = self.shared.entries.iter_from(lsn_of(range.start));
+        for index in range {
             match dioxide_log::StreamIter::next(&mut iter)? {
                 Some(record) if record.payload.is_empty() => {}
                 Some(record) => found.push(decode(record.payload)?),
                 None => return Err(Error::Corrupt(format!("entry {index} is not there"))),
             }
-            index += 1;
-        }
-        while index < end {
-            let entry = state.recent.get(index).expect("memory has all entries behind its first");
-            if !entry.is_empty() {
-                found.push(decode(entry)?);
-            }
-            index += 1;
         }
         Ok(found)
     }
@@ -487,6 +510,7 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
         let truncated = {
             let (stream, next) = (&self.shared.entries, lsn_of(log_id.index));
             let mut state = self.state();
+            state.truncations += 1;
             let truncated = stream.truncate_back_async(next);
             // Unless it was refused.
             if stream.next_lsn() <= next {

@@ -18,6 +18,11 @@ impl Recent {
         self.first + self.entries.len() as u64
     }
 
+    /// The index of the first entry. The largest of all if there is none.
+    pub fn first(&self) -> u64 {
+        if self.entries.is_empty() { u64::MAX } else { self.first }
+    }
+
     /// Adds an entry. One that does not follow the last begins anew.
     pub fn push(&mut self, index: u64, entry: Vec<u8>) {
         if index != self.end() {

@@ -1,13 +1,17 @@
 //! Groups whose log is opened again, with or without a close.
 
 use dioxide_log::storage::memory::{Faults, Memory};
+use dioxide_log::storage::{Segment, Storage};
 use dioxide_log::{Durability, LogOptions};
 use dioxide_raft::{Error, GROUP_MAX, GroupLog, RaftLogs};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{CommittedLeaderId, Entry, EntryPayload, LogId, RaftLogReader, Vote};
 use serde::{Deserialize, Serialize, Serializer};
 use std::io::Cursor;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use tokio::time::timeout;
 
 openraft::declare_raft_types!(
     /// The types of the tests.
@@ -289,16 +293,15 @@ async fn begins_behind_the_purged(log: &mut GroupLog<Types>) -> Option<LogId<u64
 /// A full log took the truncation, but not its record. Raft could not start again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_of_a_full_log_is_recorded() {
-    for (group, last) in [(10, 0), (11, 30), (12, 49), (13, 99)] {
+    for (group, last) in [(10, 30), (11, 0), (12, 49), (13, 99)] {
         let disk = Memory::new(Faults { segments_max: Some(6), ..Faults::default() });
         let logs = open(&disk);
         let mut log = logs.group::<Types>(group).unwrap();
         log.blocking_append((0..50).map(|index| entry(1, index))).await.unwrap();
         let mut other = logs.group::<Types>(1).unwrap();
-        for index in 0.. {
-            if other.blocking_append([large(index, 5_000)]).await.is_err() {
-                break;
-            }
+        let mut end = 0;
+        while other.blocking_append([large(end, 5_000)]).await.is_ok() {
+            end += 1;
         }
         for index in 0..2000 {
             log.save_committed(Some(id(1, index % 50))).await.unwrap();
@@ -316,6 +319,10 @@ async fn a_purge_of_a_full_log_is_recorded() {
             let mut log = open(&disk.after_power_cut(1)).group::<Types>(group).unwrap();
             assert_eq!(begins_behind_the_purged(&mut log).await, Some(id(1, last)));
         }
+        // A purge that frees segments makes space.
+        other.purge(id(1, end - 2)).await.unwrap();
+        log.purge(id(1, last)).await.unwrap();
+        assert_eq!(begins_behind_the_purged(&mut log).await, Some(id(1, last)));
     }
 }
 
@@ -377,6 +384,125 @@ async fn a_group_in_use_is_neither_removed_nor_opened_with_other_types() {
     drop(reader);
     logs.remove(1).unwrap();
     assert!(entries(&mut logs.group(1).unwrap()).await.is_empty());
+}
+
+/// Readers wait while it is closed.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_closed: bool,
+    readers: u32,
+}
+
+impl Gate {
+    fn set(&self, is_closed: bool) {
+        self.state.lock().unwrap().is_closed = is_closed;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.readers += 1;
+        self.changed.notify_all();
+        self.changed.wait_while(state, |state| state.is_closed).unwrap().readers -= 1;
+    }
+
+    fn wait_for_reader(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| state.readers == 0).unwrap());
+    }
+}
+
+/// A disk, or a segment of it, with a gate in front of its reads.
+#[derive(Debug)]
+struct Gated<T>(T, Arc<Gate>);
+
+impl<T> Gated<T> {
+    fn segment(&self, segment: Arc<dyn Segment>) -> Arc<dyn Segment> {
+        Arc::new(Gated(segment, self.1.clone()))
+    }
+}
+
+impl Storage for Gated<Memory> {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn segments(&self) -> dioxide_log::Result<Vec<Arc<dyn Segment>>> {
+        let segments = self.0.segments()?.into_iter();
+        Ok(segments.map(|segment| self.segment(segment)).collect())
+    }
+
+    fn create(&self, bytes: u64) -> dioxide_log::Result<Arc<dyn Segment>> {
+        Ok(self.segment(self.0.create(bytes)?))
+    }
+
+    fn remove(&self, segment: &dyn Segment) -> dioxide_log::Result<()> {
+        self.0.remove(segment)
+    }
+}
+
+impl Segment for Gated<Arc<dyn Segment>> {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn write(&self, data: &[u8], offset: u64, durable: bool) -> dioxide_log::Result<()> {
+        self.0.write(data, offset, durable)
+    }
+
+    fn sync(&self) -> dioxide_log::Result<()> {
+        self.0.sync()
+    }
+
+    fn read(&self, into: &mut [u8], offset: u64) -> dioxide_log::Result<()> {
+        self.1.pass();
+        self.0.read(into, offset)
+    }
+}
+
+/// A reader held the lock of the group while it read the disk. Votes waited on the task of raft.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_vote_does_not_wait_for_a_reader_of_the_disk() {
+    let gate = Arc::new(Gate::default());
+    let disk = Arc::new(Gated(Memory::default(), gate.clone()));
+    let options = LogOptions::new().segment_bytes(1 << 20);
+    let mut log = RaftLogs::open_storage_with(&options, disk).unwrap().group::<Types>(1).unwrap();
+    // More than memory keeps.
+    for index in 0..60 {
+        log.blocking_append([large(index, 50_000)]).await.unwrap();
+    }
+    let gate = &gate;
+    let read = |mut log: GroupLog<Types>| {
+        gate.set(true);
+        let read = tokio::spawn(async move { log.try_get_log_entries(..).await });
+        gate.wait_for_reader();
+        async move {
+            gate.set(false);
+            let entries = read.await.unwrap().unwrap();
+            entries.iter().map(|entry| entry.log_id.index).collect::<Vec<_>>()
+        }
+    };
+    let reading = read(log.clone());
+    let mut voter = log.clone();
+    let voting = tokio::spawn(async move { voter.save_vote(&Vote::new(2, 1)).await });
+    let voted = timeout(Duration::from_secs(10), voting).await;
+    assert!(reading.await.into_iter().eq(0..60));
+    voted.expect("it does not wait").unwrap().unwrap();
+
+    let reading = read(log.clone());
+    log.purge(id(1, 9)).await.unwrap();
+    log.truncate(id(1, 55)).await.unwrap();
+    assert!(reading.await.into_iter().eq(10..55), "entries that were removed meanwhile");
 }
 
 /// The data of a program that cannot always be encoded.
