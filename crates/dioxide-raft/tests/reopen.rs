@@ -536,3 +536,38 @@ async fn an_entry_that_cannot_be_encoded_is_an_error() {
     log.blocking_append([entry(0, true)]).await.unwrap();
     assert_eq!(log.try_get_log_entries(..).await.unwrap().len(), 1);
 }
+
+/// The number of a node that cannot always be encoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+pub struct PickyId(u64);
+
+impl std::fmt::Display for PickyId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for PickyId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            0 => Err(serde::ser::Error::custom("no form")),
+            id => serializer.serialize_newtype_struct("PickyId", &id),
+        }
+    }
+}
+
+openraft::declare_raft_types!(
+    /// With such numbers.
+    pub PickyIdTypes: D = String, R = String, NodeId = PickyId
+);
+
+/// It panicked in the task of raft.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vote_that_cannot_be_encoded_is_an_error() {
+    let mut log = open(&Memory::default()).group::<PickyIdTypes>(1).unwrap();
+    log.save_vote(&Vote::new(1, PickyId(1))).await.unwrap();
+    let error = log.save_vote(&Vote::new(2, PickyId(0))).await.unwrap_err();
+    assert!(error.to_string().contains("no form"), "{error}");
+    assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new(1, PickyId(1))));
+    log.save_committed(None).await.unwrap();
+}
