@@ -32,8 +32,8 @@ use dioxide::{AsyncFile, Buffer, Growth, OpenOptions};
 use entry::Life;
 use foyer::{
     Age, Device, DeviceBuilder, Engine, EngineBuildContext, EngineConfig, Error,
-    HybridCacheProperties, Load, NoopDeviceBuilder, PieceRef, Result, StorageFilterResult,
-    StorageKey, StorageValue,
+    HybridCacheProperties, Load, NoopDeviceBuilder, PieceRef, Result, Statistics,
+    StorageFilterResult, StorageKey, StorageValue,
 };
 use foyer_storage::Populated;
 use futures_core::future::BoxFuture;
@@ -99,6 +99,7 @@ impl<K: StorageKey, V: StorageValue> EngineConfig<K, V, HybridCacheProperties>
                 life: Life::new(),
                 capacity_bytes: self.capacity_bytes,
                 state: Mutex::default(),
+                statistics: device.statistics().clone(),
             });
             drop(context.spawner.spawn(write_out(shared.clone(), to_do)));
             Ok(Arc::new(DioxideEngine { shared, jobs, device }) as Arc<dyn Engine<_, _, _>>)
@@ -115,11 +116,14 @@ struct Shared {
     life: Life,
     capacity_bytes: u64,
     state: Mutex<State>,
+    statistics: Arc<Statistics>,
 }
 
 #[derive(Default)]
 struct State {
     ring: Ring,
+    /// Where the next request goes, over the oldest entries.
+    head: u64,
     waiting_bytes: usize,
     is_closed: bool,
 }
@@ -127,6 +131,13 @@ struct State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long the entry at an offset stays. One that is old is overwritten soon, so it is written
+    /// again if it is still in use.
+    fn age(&self, offset: u64, head: u64) -> Age {
+        let ahead = (offset + self.capacity_bytes - head) % self.capacity_bytes;
+        if ahead < self.capacity_bytes / 4 { Age::Old } else { Age::Young }
     }
 
     /// The largest entry, so that a ring has some.
@@ -178,7 +189,7 @@ impl<K: StorageKey, V: StorageValue> DioxideEngine<K, V> {
 }
 
 impl<K: StorageKey, V: StorageValue> Engine<K, V, HybridCacheProperties> for DioxideEngine<K, V> {
-    /// Only for its capacity: no request passes through it.
+    /// Only for its capacity and its statistics: no request passes through it.
     fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
@@ -193,6 +204,11 @@ impl<K: StorageKey, V: StorageValue> Engine<K, V, HybridCacheProperties> for Dio
     fn enqueue(&self, piece: PieceRef<K, V, HybridCacheProperties>, estimated_size: usize) {
         let bytes = entry::HEADER_BYTES + estimated_size;
         let mut state = self.shared.lock();
+        // It came from the disk, and is still there, or a newer one is.
+        let is_young = matches!(piece.properties().age(), Age::Young);
+        if is_young && state.ring.may_contain(piece.hash()) {
+            return;
+        }
         // From now on an older entry of the key is wrong, also if this one is not written.
         state.ring.remove(piece.hash());
         if state.is_closed || state.waiting_bytes + bytes > WAITING_BYTES_MAX {
@@ -207,13 +223,18 @@ impl<K: StorageKey, V: StorageValue> Engine<K, V, HybridCacheProperties> for Dio
     fn load(&self, hash: u64) -> BoxFuture<'static, Result<Load<K, V, HybridCacheProperties>>> {
         let shared = self.shared.clone();
         Box::pin(async move {
-            let Some(place) = shared.lock().ring.find(hash) else { return Ok(Load::Miss) };
+            let (place, head) = {
+                let state = shared.lock();
+                (state.ring.find(hash), state.head)
+            };
+            let Some(place) = place else { return Ok(Load::Miss) };
             // Whole blocks go into the memory without a copy.
             let within = (place.offset % BLOCK_BYTES as u64) as usize;
             let len = (within + place.len).next_multiple_of(BLOCK_BYTES);
             let begin = place.offset - within as u64;
             let (read, blocks) = shared.file.read_at(Buffer::zeroed(len), begin).await;
             read.map_err(failed)?;
+            shared.statistics.record_disk_read(len);
             // A newer entry may have been written over it meanwhile.
             let bytes = &blocks[within..within + place.len];
             let Some(mut entry) = shared.life.content(bytes, hash, place.number) else {
@@ -221,7 +242,8 @@ impl<K: StorageKey, V: StorageValue> Engine<K, V, HybridCacheProperties> for Dio
             };
             let key = K::decode(&mut entry)?;
             let value = V::decode(&mut entry)?;
-            Ok(Load::Entry { key, value, populated: Populated { age: Age::Young } })
+            let age = shared.age(place.offset, head);
+            Ok(Load::Entry { key, value, populated: Populated { age } })
         })
     }
 
@@ -261,7 +283,6 @@ async fn write_out<K: StorageKey, V: StorageValue>(
     shared: Arc<Shared>,
     mut to_do: mpsc::UnboundedReceiver<Job<K, V>>,
 ) {
-    let mut head = 0;
     let enough = REQUEST_BYTES.min(shared.entry_bytes_max());
     while let Some(first) = to_do.recv().await {
         let mut request = Vec::new();
@@ -282,7 +303,7 @@ async fn write_out<K: StorageKey, V: StorageValue>(
         }
         if !entries.is_empty() {
             request.resize(request.len().next_multiple_of(BLOCK_BYTES), 0);
-            write(&shared, &mut head, &request, &entries).await;
+            write(&shared, &request, &entries).await;
         }
         shared.lock().waiting_bytes -= waited_bytes;
         // foyer finds the entries in memory until they are in the index.
@@ -324,17 +345,18 @@ fn add<K: StorageKey, V: StorageValue>(
 /// Writes a request over the oldest entries.
 async fn write<K: StorageKey, V: StorageValue>(
     shared: &Shared,
-    head: &mut u64,
     request: &[u8],
     entries: &[Written<K, V>],
 ) {
     let len = request.len() as u64;
-    if *head + len > shared.capacity_bytes {
-        *head = 0;
-    }
-    let offset = *head;
-    *head += len;
-    shared.lock().ring.forget(offset..offset + len);
+    let offset = {
+        let mut state = shared.lock();
+        let fits = state.head + len <= shared.capacity_bytes;
+        let offset = if fits { state.head } else { 0 };
+        state.head = offset + len;
+        state.ring.forget(offset..offset + len);
+        offset
+    };
     let (written, _) = shared.file.write_at(Buffer::from(request), offset).await;
     let mut state = shared.lock();
     for Written { piece, number, within, len } in entries {
@@ -344,11 +366,12 @@ async fn write<K: StorageKey, V: StorageValue>(
         }
     }
     drop(state);
-    if let Err(error) = written {
-        log::error!(
+    match written {
+        Ok(_) => shared.statistics.record_disk_write(request.len()),
+        Err(error) => log::error!(
             "dioxide: {} entries are not cached: {}",
             entries.len(),
             io::Error::from(error)
-        );
+        ),
     }
 }

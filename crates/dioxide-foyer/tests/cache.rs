@@ -180,3 +180,59 @@ async fn a_file_that_changed_has_no_wrong_entries() {
     let cache = open(&path, 1 << 10, 1 << 20).await;
     assert!((0..40).all(|key| !cache.storage().may_contains(&key)));
 }
+
+/// A cache whose memory keeps next to nothing.
+async fn small(path: &Path, disk_bytes: u64) -> Cache {
+    open(path, 1 << 10, disk_bytes).await
+}
+
+fn written_bytes(cache: &Cache) -> usize {
+    cache.statistics().disk_write_bytes()
+}
+
+/// Each read wrote its entry again when memory evicted it. So reads alone went round the ring.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_write_nothing() {
+    const KEYS: u64 = 600;
+    let dir = dir();
+    let cache = small(&dir.path().join("cache"), 4 << 20).await;
+    for key in 0..KEYS {
+        drop(cache.insert(key, vec![key as u8; 4000]));
+    }
+    let get_all = async || {
+        for key in 0..KEYS {
+            let found = cache.get(&key).await.unwrap();
+            assert!(found.is_some_and(|entry| entry.value()[..] == vec![key as u8; 4000]));
+        }
+        cache.storage().wait().await;
+    };
+    // The last ones that were inserted are written when they are evicted.
+    cache.storage().wait().await;
+    get_all().await;
+    let before = written_bytes(&cache);
+    assert!((2 << 20..3 << 20).contains(&before), "{before}");
+    get_all().await;
+    get_all().await;
+    assert_eq!(written_bytes(&cache), before);
+    cache.close().await.unwrap();
+}
+
+/// An entry that is read now and then stays, while the ring goes round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_in_use_outlives_turns_of_the_ring() {
+    let dir = dir();
+    let cache = small(&dir.path().join("cache"), 1 << 20).await;
+    drop(cache.insert(0, vec![7; 4000]));
+    let mut key = 1;
+    while written_bytes(&cache) < 3 << 20 {
+        drop(cache.insert(key, vec![0; 4000]));
+        if key % 10 == 0 {
+            cache.storage().wait().await;
+            let found = cache.get(&0).await.unwrap();
+            assert!(found.is_some_and(|entry| entry.value()[..] == [7; 4000]), "{key}");
+        }
+        key += 1;
+    }
+    assert!(cache.get(&1).await.unwrap().is_none(), "the control: it was not in use");
+    cache.close().await.unwrap();
+}
