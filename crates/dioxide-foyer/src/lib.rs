@@ -40,6 +40,7 @@ use futures_core::future::BoxFuture;
 use ring::Ring;
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot};
@@ -327,15 +328,20 @@ fn add<K: StorageKey, V: StorageValue>(
         return None;
     }
     let begin = request.len();
-    let added = shared.life.add(request, piece.hash(), number, |request| {
-        piece.key().encode(request)?;
-        piece.value().encode(request)
-    });
+    let added = || {
+        shared.life.add(request, piece.hash(), number, |request| {
+            piece.key().encode(request)?;
+            piece.value().encode(request)
+        })
+    };
+    // A panic must not end the task. The entry is removed below.
+    let added = catch_unwind(AssertUnwindSafe(added));
     let len = request.len() - begin;
     match added {
-        Ok(()) if len <= shared.entry_bytes_max() => return Some(len),
-        Ok(()) => log::warn!("dioxide: an entry of {len} bytes is too large for the cache"),
-        Err(error) => log::warn!("dioxide: an entry cannot be encoded: {error}"),
+        Ok(Ok(())) if len <= shared.entry_bytes_max() => return Some(len),
+        Ok(Ok(())) => log::warn!("dioxide: an entry of {len} bytes is too large for the cache"),
+        Ok(Err(error)) => log::warn!("dioxide: an entry cannot be encoded: {error}"),
+        Err(_) => log::error!("dioxide: the encoder of an entry panicked"),
     }
     request.truncate(begin);
     shared.lock().ring.give_up(piece.hash(), number);

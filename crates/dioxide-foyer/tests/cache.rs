@@ -1,9 +1,10 @@
 //! foyer's hybrid cache on the engine, under load.
 
 use dioxide_foyer::DioxideEngineConfig;
-use foyer::{HybridCache, HybridCacheBuilder, Load};
+use foyer::{Code, Error, HybridCache, HybridCacheBuilder, HybridCachePolicy, Load};
 use std::fs;
 use std::future::Future;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::pin::pin;
@@ -234,5 +235,49 @@ async fn an_entry_in_use_outlives_turns_of_the_ring() {
         key += 1;
     }
     assert!(cache.get(&1).await.unwrap().is_none(), "the control: it was not in use");
+    cache.close().await.unwrap();
+}
+
+/// A value whose encoder may panic.
+struct Risky(bool);
+
+impl Code for Risky {
+    fn encode(&self, writer: &mut impl Write) -> foyer::Result<()> {
+        assert!(!self.0, "a planted panic");
+        writer.write_all(&[7]).map_err(Error::io_error)
+    }
+
+    fn decode(reader: &mut impl Read) -> foyer::Result<Self> {
+        let mut byte = [0];
+        reader.read_exact(&mut byte).map_err(Error::io_error)?;
+        assert_eq!(byte, [7]);
+        Ok(Self(false))
+    }
+
+    fn estimated_size(&self) -> usize {
+        1
+    }
+}
+
+/// The task that writes ended without a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encoder_that_panics_ends_nothing() {
+    let dir = dir();
+    let cache: HybridCache<u64, Risky> = HybridCacheBuilder::new()
+        .with_policy(HybridCachePolicy::WriteOnInsertion)
+        .memory(1 << 10)
+        .storage()
+        .with_engine_config(DioxideEngineConfig::new(dir.path().join("cache"), 1 << 20))
+        .build()
+        .await
+        .unwrap();
+    for key in 0..10 {
+        drop(cache.insert(key, Risky(key % 3 == 0)));
+    }
+    cache.storage().wait().await;
+    for key in 0..10 {
+        let load = cache.storage().load(&key).await.unwrap();
+        assert_eq!(matches!(load, Load::Entry { .. }), key % 3 != 0, "{key}");
+    }
     cache.close().await.unwrap();
 }
