@@ -4,6 +4,7 @@ use dioxide_log::Error;
 use slatedb::wal::WalError;
 use std::io;
 use std::sync::Arc;
+use tokio::task::JoinError;
 
 /// What an error of the log means to SlateDB.
 pub fn of_log(error: Error) -> WalError {
@@ -26,6 +27,11 @@ pub async fn blocking<R: Send + 'static>(
 ) -> Result<R, WalError> {
     match tokio::task::spawn_blocking(call).await {
         Ok(result) => result,
-        Err(error) => Err(WalError::InternalError(Arc::new(error))),
+        Err(error) => Err(of_task(error)),
     }
+}
+
+/// What the end of a task without a result means to SlateDB.
+pub fn of_task(error: JoinError) -> WalError {
+    WalError::InternalError(Arc::new(error))
 }

@@ -297,7 +297,7 @@ impl WriterInit for LocalWal {
         })
         .await?;
         let first = Lsn(needed).max(log.first_lsn());
-        let rows = Rows::new(Source::Log(log.iter_from(first)), first, Some(last.next()));
+        let rows = Rows::new(Source::Log(Box::new(log.iter_from(first))), first, Some(last.next()));
         let log = Arc::new(log);
         *lock(&self.shared.log) = Arc::downgrade(&log);
         let wal_writer = Box::new(Writer::start(log, last, epoch, asked.map(|asked| asked.file)));

@@ -1,13 +1,15 @@
 //! Rows from a log: those of the writer that begins, and those of readers.
 
-use crate::error::{blocking, data, of_log};
+use crate::error::{data, of_log, of_task};
 use crate::rows::{Batches, is_anew};
 use async_trait::async_trait;
 use dioxide_log::{Error, Iter, LogReader, Lsn, Record};
 use slatedb::RowEntry;
 use slatedb::wal::{WalError, WalIterator, WalRows};
+use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// About how many bytes of records one call returns.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -16,13 +18,28 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Where records are read.
 pub enum Source {
-    Log(Iter),
+    Log(Box<Iter>),
     /// Shared by the iterators of a log: opening one reads the whole log.
     Reader(Arc<Mutex<LogReader>>),
 }
 
 /// The rows of the records from `next` on, below `end`.
-pub struct Rows(Option<Reading>);
+pub struct Rows(State);
+
+enum State {
+    Rests(Box<Reading>),
+    /// The call that began it may be dropped. The next one goes on.
+    Reads(JoinHandle<Result<Read, WalError>>),
+    Ended,
+    /// Each call returns this.
+    Failed(WalError),
+}
+
+struct Read {
+    reading: Box<Reading>,
+    rows: Vec<RowEntry>,
+    found_some: bool,
+}
 
 struct Reading {
     source: Source,
@@ -36,11 +53,38 @@ struct Reading {
 impl Rows {
     pub fn new(source: Source, next: Lsn, end: Option<Lsn>) -> Self {
         let (batches, consumed) = (Batches::default(), Lsn(next.0.saturating_sub(1)));
-        Self(Some(Reading { source, batches, next, end, consumed }))
+        Self(State::Rests(Box::new(Reading { source, batches, next, end, consumed })))
+    }
+
+    /// The read that goes on, or begins now. None at the end.
+    fn reads(&mut self) -> Result<Option<&mut JoinHandle<Result<Read, WalError>>>, WalError> {
+        if let State::Rests(_) = &self.0 {
+            let rests = mem::replace(&mut self.0, State::Ended);
+            if let State::Rests(reading) = rests
+                && !reading.is_at_end()
+            {
+                self.0 = State::Reads(spawn_blocking(|| reading.read_next()));
+            }
+        }
+        match &mut self.0 {
+            State::Reads(reads) => Ok(Some(reads)),
+            State::Failed(error) => Err(error.clone()),
+            State::Rests(_) | State::Ended => Ok(None),
+        }
     }
 }
 
 impl Reading {
+    fn is_at_end(&self) -> bool {
+        self.end.is_some_and(|end| self.next >= end)
+    }
+
+    fn read_next(mut self: Box<Self>) -> Result<Read, WalError> {
+        let before = self.next;
+        let rows = self.read()?;
+        Ok(Read { rows, found_some: self.next > before, reading: self })
+    }
+
     /// Reads the next rows, as far as they are there.
     fn read(&mut self) -> Result<Vec<RowEntry>, WalError> {
         let from = self.next;
@@ -60,7 +104,7 @@ impl Reading {
             Ok(bytes < CHUNK_BYTES && end.is_none_or(|end| *next < end))
         };
         match source {
-            Source::Log(iter) => while take(iter.next().map_err(of_log)?)? {},
+            Source::Log(iter) => while take(Iter::next(iter).map_err(of_log)?)? {},
             Source::Reader(reader) => {
                 let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
                 let begin = begin_of(&mut reader, from)?;
@@ -90,20 +134,19 @@ fn begin_of(reader: &mut LogReader, from: Lsn) -> Result<Lsn, WalError> {
 impl WalIterator for Rows {
     async fn next(&mut self) -> Result<Option<WalRows>, WalError> {
         loop {
-            let Some(mut reading) = self.0.take() else { return Ok(None) };
-            if reading.end.is_some_and(|end| reading.next >= end) {
-                return Ok(None);
-            }
-            let before = reading.next;
-            let (reading, rows) = blocking(move || {
-                let rows = reading.read()?;
-                Ok((reading, rows))
-            })
-            .await?;
-            let (after, last_consumed_wal_file_id) = (reading.next, reading.consumed.0);
-            let is_bounded = reading.end.is_some();
-            self.0 = Some(reading);
-            match after > before {
+            let Some(reads) = self.reads()? else { return Ok(None) };
+            let read = reads.await.unwrap_or_else(|error| Err(of_task(error)));
+            let Read { reading, rows, found_some } = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    self.0 = State::Failed(error.clone());
+                    return Err(error);
+                }
+            };
+            let (last_consumed_wal_file_id, is_bounded) =
+                (reading.consumed.0, reading.end.is_some());
+            self.0 = State::Rests(reading);
+            match found_some {
                 true => return Ok(Some(WalRows { rows, last_consumed_wal_file_id })),
                 // The writer may have removed the end of its log after a crash.
                 false if is_bounded => return Ok(None),

@@ -5,12 +5,14 @@ use dioxide_log::{LogReader, Lsn};
 use dioxide_slatedb::LocalWal;
 use slatedb::config::{DbReaderOptions, PutOptions, Ttl, WriteOptions};
 use slatedb::object_store::memory::InMemory;
-use slatedb::wal::{WalFileRange, WalReader};
+use slatedb::wal::{WalError, WalFileRange, WalReader};
 use slatedb::{Db, DbReader, DbReaderMode, ErrorKind, IsolationLevel, WriteBatch};
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 fn store() -> Store {
@@ -193,6 +195,59 @@ async fn an_iterator_without_end_waits_for_the_next_rows() {
     assert_eq!(wal(&dir).last_wal_file_id(0).await.unwrap(), 21);
     assert_eq!(wal(&dir).last_wal_file_id(50).await.unwrap(), 50);
     close(db).await;
+}
+
+/// It ended then, as at the end of the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_iterator_goes_on_after_a_call_that_was_dropped() {
+    let (dir, store) = (tempfile::tempdir_in(".").unwrap(), store());
+    let db = open(&store, wal(&dir)).await.unwrap();
+    for number in 0..100 {
+        put(&db, &format!("key {number}"), &[7; 3000]).await.unwrap();
+    }
+    let last = wal(&dir).last_wal_file_id(0).await.unwrap();
+    let range = WalFileRange(Bound::Included(1), Bound::Included(last));
+    let mut rows = wal(&dir).iterator(range).await.unwrap();
+    let polled = rows.next().as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let mut found = match polled {
+        Poll::Ready(next) => next.unwrap().unwrap().rows.len(),
+        Poll::Pending => 0,
+    };
+    while let Some(next) = rows.next().await.unwrap() {
+        found += next.rows.len();
+    }
+    assert_eq!(found, 100);
+    close(db).await;
+}
+
+/// The second call returned the end of the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_iterator_that_failed_fails_again() {
+    let (dir, store) = (tempfile::tempdir_in(".").unwrap(), store());
+    let db = open(&store, wal(&dir)).await.unwrap();
+    for number in 0..100 {
+        put(&db, &format!("key {number}"), &[7; 3000]).await.unwrap();
+    }
+    close(db).await;
+    let range = WalFileRange(Bound::Included(1), Bound::Included(101));
+    let mut rows = wal(&dir).iterator(range).await.unwrap();
+    for file in std::fs::read_dir(&dir).unwrap() {
+        let path = file.unwrap().path();
+        let mut content = std::fs::read(&path).unwrap();
+        for at in 0..content.len().saturating_sub(6) {
+            if content[at..].starts_with(b"key 50") {
+                content[at] ^= 1;
+            }
+        }
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&content, 0).unwrap();
+        // Direct reads see it once it is stable.
+        file.sync_all().unwrap();
+    }
+    for _ in 0..2 {
+        let error = rows.next().await.err().expect("record 52 is damaged");
+        assert!(matches!(error, WalError::DataError(_)), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
