@@ -42,6 +42,21 @@ impl EpochFile {
         }
     }
 
+    /// Forgets which epochs have asked. So the loss of all is to be accepted.
+    pub fn forget(&self) -> io::Result<()> {
+        flock(&self.0, FlockOperation::LockExclusive)?;
+        let forgotten = self.highest().and_then(|highest| self.write(&[highest, 0]));
+        flock(&self.0, FlockOperation::Unlock)?;
+        forgotten
+    }
+
+    fn write(&self, numbers: &[u64]) -> io::Result<()> {
+        let content: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        self.0.write_all_at(&content, 0)?;
+        self.0.set_len(content.len() as u64)?;
+        self.0.sync_all()
+    }
+
     /// Asks for the log. Returns the highest epoch that has, and whether all below this one have.
     /// If their loss is accepted, they count as known from now on.
     pub fn ask(&self, epoch: u64, accept_loss: bool) -> io::Result<(u64, bool)> {
@@ -54,9 +69,11 @@ impl EpochFile {
     fn change(&self, epoch: u64, accept_loss: bool) -> io::Result<(u64, bool)> {
         let mut bytes = vec![0; self.0.metadata()?.len() as usize];
         self.0.read_exact_at(&mut bytes, 0)?;
-        let mut numbers = bytes
+        let before: Vec<u64> = bytes
             .chunks_exact(8)
-            .map(|number| u64::from_le_bytes(number.try_into().expect("eight bytes")));
+            .map(|number| u64::from_le_bytes(number.try_into().expect("eight bytes")))
+            .collect();
+        let mut numbers = before.iter().copied();
         let highest = numbers.next().unwrap_or(0).max(epoch);
         let mut known = numbers.next().unwrap_or(0);
         let mut above: Vec<u64> = numbers.chain([epoch]).collect();
@@ -72,12 +89,9 @@ impl EpochFile {
             known += u64::from(*asked == known + 1);
         }
         above.retain(|asked| *asked > known);
-        let numbers = [highest, known].into_iter().chain(above);
-        let content: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
-        if content != bytes {
-            self.0.write_all_at(&content, 0)?;
-            self.0.set_len(content.len() as u64)?;
-            self.0.sync_all()?;
+        let numbers: Vec<u64> = [highest, known].into_iter().chain(above).collect();
+        if numbers != before {
+            self.write(&numbers)?;
         }
         Ok((highest, is_known))
     }
@@ -119,5 +133,9 @@ mod tests {
         assert_eq!(file.ask(7, false).unwrap(), (7, false));
         assert_eq!(file.ask(8, true).unwrap(), (8, false));
         assert_eq!(file.ask(9, false).unwrap(), (9, true));
+        file.forget().unwrap();
+        assert_eq!(file.ask(10, false).unwrap(), (10, false));
+        assert_eq!(file.ask(11, true).unwrap(), (11, false));
+        assert_eq!(file.ask(12, false).unwrap(), (12, true));
     }
 }

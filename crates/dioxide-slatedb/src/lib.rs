@@ -126,7 +126,8 @@ impl LocalWal {
     /// Rows may be missing if another writer opened the database since with another log, or tried
     /// to. That is the log of another host, of a lost disk, or SlateDB's own. Or the log or
     /// the object store is an older copy. Rows that are only in the other log are then lost. The
-    /// rows of this log stay if the manifest permits it.
+    /// rows of this log stay if the manifest permits it. So use it with the log of the same
+    /// database only.
     pub fn accept_loss(mut self, accept: bool) -> Self {
         self.accept_loss = accept;
         self
@@ -154,6 +155,11 @@ impl LocalWal {
                 )));
             }
             match log {
+                // SlateDB gives each writer the next epoch, also after a crash.
+                Ok(log) if epoch == 1 && log.next_lsn() > Lsn::FIRST => {
+                    manifest.refresh().await?;
+                    return blocking(move || refuse_other(&log, asked)).await;
+                }
                 Ok(log) => return Ok(Opened { log, asked }),
                 Err(Error::Locked { .. }) if begun.elapsed() < self.patience => {
                     tokio::time::sleep(PAUSE).await;
@@ -220,6 +226,18 @@ impl LocalWal {
             log => log.and_then(|log| truncate(&log).and(log.close())).map_err(of_log),
         }
     }
+}
+
+/// The database is new, and the log is not. The next writers of the database are refused as well,
+/// because nothing distinguishes them from those of the database of the log.
+fn refuse_other(log: &Log, asked: Option<Asked>) -> Result<Opened, WalError> {
+    if let Some(asked) = asked {
+        asked.file.forget().map_err(|error| WalError::Unavailable(Arc::new(error)))?;
+    }
+    Err(data(format!(
+        "the database is new, and the log has {} records of another; use an empty directory",
+        log.next_lsn().0 - 1
+    )))
 }
 
 struct Opened {

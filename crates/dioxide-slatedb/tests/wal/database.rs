@@ -338,6 +338,26 @@ async fn a_lost_log_is_noticed() {
     }
 }
 
+/// Rows of the old database came into the new one, for example when a bucket was emptied.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_database_does_not_take_the_log_of_another() {
+    let (dir, old, new) = (tempfile::tempdir_in(".").unwrap(), store(), store());
+    let db = open(&old, wal(&dir)).await.unwrap();
+    put(&db, "old", b"value").await.unwrap();
+    close(db).await;
+    for accept in [false, true] {
+        let reason = refused(&store(), wal(&dir).accept_loss(accept)).await;
+        assert!(reason.contains("new"), "{reason}");
+    }
+    refused(&new, wal(&dir)).await;
+    // A second writer of the new database has the epoch that the old one has next.
+    refused(&new, wal(&dir)).await;
+    refused(&old, wal(&dir)).await;
+    let db = open(&old, wal(&dir).accept_loss(true)).await.unwrap();
+    assert!(has(&db, "old").await, "its log is whole");
+    close(db).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_of_the_log_is_noticed() {
     let (dir, copy) = (tempfile::tempdir_in(".").unwrap(), tempfile::tempdir_in(".").unwrap());
