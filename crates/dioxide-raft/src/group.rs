@@ -28,7 +28,10 @@ const FRAME_BYTES: usize = 64;
 
 /// The log of one raft group: a `RaftLogStorage` and a `RaftLogReader`.
 ///
-/// [`append`](RaftLogStorage::append) returns at once, and calls back when the entries are stable.
+/// [`append`](RaftLogStorage::append) calls back when the entries are stable. It returns before
+/// that, at once, unless the next write is full, no free segment is ready, or the log is full. An
+/// entry must be 8.25 KiB smaller than a segment; raft stops at a longer one.
+///
 /// Reads of entries that are not in memory block the thread for a read of the disk.
 pub struct GroupLog<C: RaftTypeConfig> {
     shared: Arc<Shared<C>>,

@@ -47,7 +47,7 @@ pub struct RaftLogs {
     open: Arc<Mutex<Open>>,
 }
 
-/// What the handles of each group share, while there are some.
+/// The states of the groups that have handles, which these share.
 type Open = BTreeMap<u64, Weak<dyn Any + Send + Sync>>;
 
 /// The largest number of a group. Each has two streams.
