@@ -35,12 +35,15 @@
 
 #![forbid(unsafe_code)]
 
+mod admin;
 mod epoch;
 mod error;
 mod reader;
 mod rows;
 mod status;
 mod writer;
+
+pub use admin::LocalWalAdmin;
 
 use async_trait::async_trait;
 use dioxide_log::storage::Storage;

@@ -1,5 +1,6 @@
 //! SlateDB on a local log. One executable, because linking SlateDB takes long.
 
+mod admin;
 mod crash;
 mod database;
 mod fence;

@@ -1,0 +1,175 @@
+//! The logs of several databases, for SlateDB's `Admin`: it deletes and clones them.
+
+use crate::epoch::EpochFile;
+use crate::error::{blocking, data, of_log};
+use crate::{LocalWal, Medium, lock};
+use async_trait::async_trait;
+use dioxide_log::{Durability, Error, Log, LogReader, Lsn};
+use slatedb::VersionedManifest;
+use slatedb::object_store::path::Path as DbPath;
+use slatedb::wal::{WalAdmin, WalError, WalFileRange, WalGc, WalReader};
+use std::fs::{self, File};
+use std::io;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The file in the log of a clone while it is copied. dioxide-log has no file of this name.
+const UNFINISHED: &str = "clone";
+
+/// The `WalAdmin` of SlateDB, for `AdminBuilder::with_wal_admin`.
+///
+/// ```no_run
+/// use dioxide_slatedb::{LocalWal, LocalWalAdmin};
+///
+/// let wals = LocalWalAdmin::new(|db| LocalWal::new(format!("/var/lib/app/{db}")));
+/// ```
+///
+/// A clone has the records up to its checkpoint, with their numbers. No writer of the clone may
+/// begin while it is copied, and none of a database while its log is deleted.
+pub struct LocalWalAdmin {
+    wal_of: Box<dyn Fn(&DbPath) -> LocalWal + Send + Sync>,
+}
+
+impl LocalWalAdmin {
+    /// `wal_of` returns the log of the database at a path of the object store. The collector of a
+    /// database that this process has open needs a clone of its `LocalWal`.
+    pub fn new(wal_of: impl Fn(&DbPath) -> LocalWal + Send + Sync + 'static) -> Self {
+        Self { wal_of: Box::new(wal_of) }
+    }
+}
+
+#[async_trait]
+impl WalAdmin for LocalWalAdmin {
+    fn garbage_collector(&self, path: &DbPath) -> Arc<dyn WalGc> {
+        Arc::new((self.wal_of)(path))
+    }
+
+    async fn delete_wal(&self, path: &DbPath, dry_run: bool) -> Result<Vec<String>, WalError> {
+        let wal = (self.wal_of)(path);
+        blocking(move || delete(&wal, dry_run)).await
+    }
+
+    async fn is_empty(
+        &self,
+        path: &DbPath,
+        replay_after_wal_id: u64,
+        wal_id_last_seen: u64,
+    ) -> Result<bool, WalError> {
+        if wal_id_last_seen <= replay_after_wal_id {
+            return Ok(true);
+        }
+        let (first, last) =
+            (Bound::Excluded(replay_after_wal_id), Bound::Included(wal_id_last_seen));
+        let mut rows = (self.wal_of)(path).iterator(WalFileRange(first, last)).await?;
+        while let Some(next) = rows.next().await? {
+            if !next.rows.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn clone_wal(
+        &self,
+        from_path: &DbPath,
+        from_manifest: VersionedManifest,
+        to_path: &DbPath,
+    ) -> Result<(u64, u64), WalError> {
+        let (from, to) = ((self.wal_of)(from_path), (self.wal_of)(to_path));
+        let replay_after = from_manifest.replay_after_wal_id();
+        let last = from_manifest.next_wal_sst_id().saturating_sub(1).max(replay_after);
+        let epoch = from_manifest.writer_epoch();
+        blocking(move || clone(&from, &to, Lsn(replay_after + 1), Lsn(last + 1), epoch)).await?;
+        Ok((replay_after, last))
+    }
+}
+
+fn dir_of(wal: &LocalWal) -> Result<&Path, WalError> {
+    match &wal.medium {
+        Medium::Dir(dir) => Ok(dir),
+        Medium::Storage(_) => Err(data("the log is not in a directory".into())),
+    }
+}
+
+fn of_io(path: &Path) -> impl Fn(io::Error) -> WalError {
+    move |error| {
+        let message = format!("{}: {error}", path.display());
+        WalError::Unavailable(Arc::new(io::Error::new(error.kind(), message)))
+    }
+}
+
+/// Deletes the files of a log that no writer has. Returns their paths.
+fn delete(wal: &LocalWal, dry_run: bool) -> Result<Vec<String>, WalError> {
+    let dir = dir_of(wal)?;
+    if !dry_run {
+        // It fails if there is a writer.
+        match wal.open_log(&wal.options.clone().create(false)) {
+            Err(Error::Missing { .. }) => {}
+            log => log.and_then(Log::close).map_err(of_log)?,
+        }
+        *lock(&wal.shared.reader) = None;
+    }
+    let mut paths = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        found => found
+            .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>())
+            .map_err(of_io(dir))?,
+    };
+    // Last of all, the file that says that the log is not complete.
+    paths.sort_by_key(|path| path.ends_with(UNFINISHED));
+    if !dry_run {
+        paths.iter().try_for_each(fs::remove_file).map_err(of_io(dir))?;
+        fs::remove_dir(dir).map_err(of_io(dir))?;
+    }
+    Ok(paths.iter().map(|path| path.display().to_string()).collect())
+}
+
+/// Copies the records from `first` on, below `end`. A copy that was not finished begins anew, and
+/// one that was finished stays.
+fn clone(from: &LocalWal, to: &LocalWal, first: Lsn, end: Lsn, epoch: u64) -> Result<(), WalError> {
+    let dir = dir_of(to)?;
+    let unfinished = dir.join(UNFINISHED);
+    if unfinished.exists() {
+        delete(to, false)?;
+    }
+    let log = to.open_log(&to.options.clone().durability(Durability::EveryWrite));
+    let log = log.map_err(of_log)?;
+    if log.next_lsn() > Lsn::FIRST {
+        return match (log.first_lsn(), log.next_lsn()) == (first, end) {
+            true => log.close().map_err(of_log),
+            false => {
+                Err(data(format!("{} has another log; use an empty directory", dir.display())))
+            }
+        };
+    }
+    File::create(&unfinished).and_then(|file| file.sync_all()).map_err(of_io(&unfinished))?;
+    sync(dir)?;
+    log.truncate_front(first).map_err(of_log)?;
+    copy(from, &log, end)?;
+    log.close().map_err(of_log)?;
+    // The first writer of the clone has the next epoch.
+    EpochFile::open(dir).and_then(|file| file.ask(epoch, true)).map_err(of_io(dir))?;
+    fs::remove_file(&unfinished).map_err(of_io(&unfinished))?;
+    sync(dir)
+}
+
+fn sync(dir: &Path) -> Result<(), WalError> {
+    File::open(dir).and_then(|file| file.sync_all()).map_err(of_io(dir))
+}
+
+fn copy(from: &LocalWal, log: &Log, end: Lsn) -> Result<(), WalError> {
+    if log.next_lsn() >= end {
+        return Ok(());
+    }
+    let mut records = LogReader::open(dir_of(from)?).map_err(of_log)?;
+    records.seek(log.next_lsn());
+    while log.next_lsn() < end {
+        let Some(record) = records.next().map_err(of_log)? else {
+            return Err(data(format!("the log ends before record {}", end.0 - 1)));
+        };
+        log.submit(record.payload).map_err(of_log)?;
+    }
+    // The close waits for all.
+    Ok(())
+}
