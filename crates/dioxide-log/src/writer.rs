@@ -626,7 +626,7 @@ impl Writer {
             self.bell.ring();
         }
         let progress = Progress {
-            next: state.index.next().min(state.back),
+            next: state.index.next(),
             front: state.index.front(),
             number: header.number,
             frames: state.frames,
@@ -642,7 +642,9 @@ impl Writer {
         segment.write(batch.blocks(), start, self.is_durable())
     }
 
-    fn on_written(&self, state: &mut State, progress: Progress) -> Waiting {
+    fn on_written(&self, state: &mut State, mut progress: Progress) -> Waiting {
+        // Not when the batch was taken: the truncation may have failed since.
+        progress.next = progress.next.min(state.back.max(progress.front));
         state.written = progress;
         if self.is_durable() {
             self.on_stable(state, progress);
@@ -852,7 +854,7 @@ impl Writer {
             return Ok(());
         }
         // Readers must not take the records that come next for the old ones.
-        let before = (state.written.next, state.stable.next);
+        let (frames, stable) = (state.frames, state.stable.next);
         state.back = lsn;
         state.written.next = lsn;
         state.stable.next = state.stable.next.min(lsn);
@@ -861,10 +863,20 @@ impl Writer {
         drop(state);
         self.publish();
         match self.alone() {
-            Ok(state) => self.change(state, Kind::Back, lsn),
+            Ok(state) => {
+                // As if a front that came between had come behind.
+                let lsn = lsn.max(state.index.front());
+                self.change(state, Kind::Back, lsn)
+            }
             Err(error) => {
                 let mut state = self.lock();
-                (state.written.next, state.stable.next) = before;
+                // Only fronts came between. A flush may have made the records stable meanwhile. One
+                // that still runs looks again.
+                let stable = if state.stable.frames < frames { stable } else { next };
+                state.back = Lsn(u64::MAX);
+                state.written.next = next.max(state.written.front);
+                state.stable.next = stable.max(state.stable.front);
+                self.truncations.fetch_add(1, Release);
                 let waiting = self.show(&mut state);
                 drop(state);
                 waiting.wake();

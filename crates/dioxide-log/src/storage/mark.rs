@@ -13,7 +13,7 @@ pub struct Mark {
     pub epoch: u64,
     /// The number of frames that it has made stable.
     pub frames: u64,
-    /// The number of truncations of the back that it has begun.
+    /// The number of truncations of the back that it has begun or given up.
     pub truncations: u64,
     /// The LSN behind the last stable record.
     pub next: Lsn,
