@@ -578,7 +578,8 @@ impl Writer {
         let mut state = self.lock();
         state.in_flight = None;
         let buffer = batch.into_buffer();
-        if buffer.len() as u64 <= (2 * self.options.batch_bytes).max(BUFFER_BYTES as u64) {
+        let kept_max = self.options.batch_bytes.saturating_mul(2).max(BUFFER_BYTES as u64);
+        if buffer.len() as u64 <= kept_max {
             state.buffers.push(buffer);
         }
         let waiting = match &result {

@@ -275,6 +275,17 @@ fn an_empty_path_left_a_lock() {
     }
 }
 
+/// Twice the size overflowed in the thread that leads, and then all others waited for it.
+#[test]
+fn batches_of_any_size_hung() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().batch_bytes(u64::MAX).open(dir.path()).unwrap();
+    for lsn in 1..=3 {
+        assert_eq!(log.append(&record(lsn)).unwrap(), Lsn(lsn));
+    }
+    log.close().unwrap();
+}
+
 #[test]
 fn refused_options_left_a_directory() {
     let dir = tempfile::tempdir_in(".").unwrap();
