@@ -120,6 +120,8 @@ pub struct State {
     failure: Option<Arc<Error>>,
     closing: bool,
     closed: bool,
+    /// The number of flushes that run.
+    flushes: usize,
     has_driver: bool,
     /// The lead is with the driver.
     driven: bool,
@@ -251,6 +253,7 @@ impl Writer {
             failure: None,
             closing: false,
             closed: false,
+            flushes: 0,
             has_driver: false,
             driven: false,
             pool: Pool { free, ..Pool::default() },
@@ -718,7 +721,7 @@ impl Writer {
     /// Makes everything stable that was acknowledged before the call.
     pub fn sync(self: &Arc<Self>) -> Result<()> {
         loop {
-            let state = self.settle(self.lock())?;
+            let mut state = self.settle(self.lock())?;
             state.check_failure()?;
             let (written, truncations) = (state.written, self.truncations.load(Relaxed));
             if state.stable.frames == written.frames {
@@ -726,11 +729,16 @@ impl Writer {
             }
             let member = member_of(&state.chain, written.number);
             let segment = member.expect("segments in use stay").segment.clone();
+            state.flushes += 1;
             drop(state);
             let begun = Instant::now();
             let result = segment.sync();
             self.counters.on_sync(begun.elapsed(), &result);
             let mut state = self.lock();
+            state.flushes -= 1;
+            if state.closed {
+                self.room.notify_all();
+            }
             if let Err(error) = result {
                 let waiting = self.fail(&mut state, error.clone());
                 drop(state);
@@ -900,8 +908,8 @@ impl Writer {
         drop(state);
         waiting.wake();
         let mut state = self.lock();
-        // After a failure, a write may still be in flight.
-        while state.has_driver || state.leading {
+        // After a failure, a write may still be in flight. A flush may be at any time.
+        while state.has_driver || state.leading || state.flushes > 0 {
             state = self.wait(&self.room, state);
         }
         result

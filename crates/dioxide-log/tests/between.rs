@@ -5,12 +5,16 @@ use dioxide_log::storage::{Mark, Segment, Storage};
 use dioxide_log::{Durability, Error, LogOptions, Lsn, Result};
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 /// A call of a log to its disk.
 enum Call {
     Publish(Mark),
+    Release,
+    Sync,
 }
 
 type Watch = Box<dyn Fn(Call) + Send + Sync>;
@@ -65,6 +69,11 @@ impl Storage for Watched {
         self.show(Call::Publish(mark));
         self.disk.publish(mark);
     }
+
+    fn release(&self) {
+        self.show(Call::Release);
+        self.disk.release();
+    }
 }
 
 #[derive(Debug)]
@@ -87,6 +96,7 @@ impl Segment for WatchedSegment {
     }
 
     fn sync(&self) -> Result<()> {
+        self.disk.show(Call::Sync);
         self.inner.sync()
     }
 
@@ -99,6 +109,11 @@ fn small() -> LogOptions {
     LogOptions::new().segment_bytes(64 << 10)
 }
 
+/// Whether a truncation of the back has begun.
+fn is_truncation(call: &Call) -> bool {
+    matches!(call, Call::Publish(mark) if mark.truncations == 1)
+}
+
 /// The truncation of the back went below the front. Then no record was found, and no open worked.
 #[test]
 fn a_front_amid_a_truncation_of_the_back_made_the_log_unopenable() {
@@ -109,8 +124,8 @@ fn a_front_amid_a_truncation_of_the_back_made_the_log_unopenable() {
             log.append(b"old").unwrap();
         }
         let (begun, other) = (OnceLock::new(), log.clone());
-        disk.watch(move |Call::Publish(mark)| {
-            if mark.truncations == 1 && begun.set(()).is_ok() {
+        disk.watch(move |call| {
+            if is_truncation(&call) && begun.set(()).is_ok() {
                 let truncating = other.clone();
                 // It publishes as well, so this thread does not wait for its end.
                 thread::spawn(move || truncating.truncate_front(front).unwrap());
@@ -139,8 +154,8 @@ fn a_failed_truncation_of_the_back_hid_records_that_were_stable() {
         log.append(b"a record").unwrap();
     }
     let (begun, other, faulty) = (OnceLock::new(), log.clone(), disk.disk.clone());
-    disk.watch(move |Call::Publish(mark)| {
-        if mark.truncations == 1 && begun.set(()).is_ok() {
+    disk.watch(move |call| {
+        if is_truncation(&call) && begun.set(()).is_ok() {
             let (syncing, truncating) = (other.clone(), other.clone());
             thread::spawn(move || syncing.sync().unwrap());
             while other.stable_lsn() != Lsn(2) {
@@ -158,4 +173,31 @@ fn a_failed_truncation_of_the_back_hid_records_that_were_stable() {
     assert!(matches!(log.truncate_back(Lsn(2)), Err(Error::Failed(_))));
     assert_eq!(log.stable_lsn(), Lsn(4));
     assert_eq!(log.read(Lsn(3)).unwrap(), Some(b"a record".to_vec()));
+}
+
+/// The log was closed while the flush was on its way, which then opened a segment for writing.
+#[test]
+fn a_flush_came_after_the_close() {
+    let disk = Watched::default();
+    let options = small().durability(Durability::OnSync);
+    let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+    log.append(b"a record").unwrap();
+    let (begun, other, released) = (OnceLock::new(), log.clone(), Arc::<AtomicBool>::default());
+    let has_released = released.clone();
+    disk.watch(move |call| match call {
+        Call::Sync if begun.set(()).is_ok() => {
+            let closing = other.clone();
+            thread::spawn(move || closing.close().unwrap());
+            // Longer than a close takes that does not wait.
+            for _ in 0..200 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(!has_released.load(SeqCst), "the log is closed");
+        }
+        Call::Release => has_released.store(true, SeqCst),
+        _ => {}
+    });
+    log.sync().unwrap();
+    log.close().unwrap();
+    assert!(released.load(SeqCst));
 }
