@@ -145,12 +145,16 @@ impl LogReader {
 
     /// As [`next`](Self::next), with the location of the frame.
     pub(crate) fn next_located(&mut self) -> Result<Option<(Location, Record<'_>)>> {
-        let Some(size) = self.advance()? else { return Ok(None) };
+        Ok(self.advance()?.map(|size| self.lend(size)))
+    }
+
+    /// Returns the record at the frame that [`advance`](Self::advance) found.
+    fn lend(&mut self, size: u64) -> (Location, Record<'_>) {
         let at = self.at.as_mut().expect("the record was found there");
         let lsn = self.next;
         self.next = lsn.next();
         let location = Location::new(at.member.header.number, at.offset, size);
-        Ok(Some((location, Record { lsn, payload: at.take(&self.window, size) })))
+        (location, Record { lsn, payload: at.take(&self.window, size) })
     }
 
     /// As [`next`](Self::next), and waits for a record. None after this time.
@@ -159,10 +163,8 @@ impl LogReader {
     ///
     /// As [`next`](Self::next).
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Record<'_>>> {
-        match wait_within(limit, || Ok(self.advance()?.is_some()))? {
-            true => self.next(),
-            false => Ok(None),
-        }
+        let size = wait_within(limit, || self.advance())?;
+        Ok(size.map(|size| self.lend(size).1))
     }
 
     /// Whether it is a log of streams.
@@ -295,22 +297,24 @@ impl LogReader {
     }
 }
 
-/// Waits until a record is there, at most for this time. Returns whether it is.
-pub(crate) fn wait_within(
+/// Looks for a record until it is there, at most for this time.
+pub(crate) fn wait_within<T>(
     limit: Duration,
-    mut is_there: impl FnMut() -> Result<bool>,
-) -> Result<bool> {
+    mut find: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
     let end = Instant::now().checked_add(limit);
     let mut pause = PAUSE_MIN;
-    while !is_there()? {
+    loop {
+        if let Some(found) = find()? {
+            return Ok(Some(found));
+        }
         let left = end.map_or(PAUSE_MAX, |end| end.saturating_duration_since(Instant::now()));
         if left.is_zero() {
-            return Ok(false);
+            return Ok(None);
         }
         thread::sleep(pause.min(left));
         pause = (2 * pause).min(PAUSE_MAX);
     }
-    Ok(true)
 }
 
 /// Without a mark nothing is known to be stable.

@@ -63,12 +63,21 @@ impl Iter {
 
     /// As [`next`](Self::next), with the location of the frame.
     pub(crate) fn next_located(&mut self) -> Result<Option<(Location, Record<'_>)>> {
-        let Some(size) = self.advance()? else { return Ok(None) };
+        Ok(self.advance()?.map(|size| self.lend_located(size)))
+    }
+
+    /// Returns the record at the frame that [`advance`](Self::advance) found.
+    fn lend(&mut self, size: u64) -> Record<'_> {
+        self.lend_located(size).1
+    }
+
+    /// As [`lend`](Self::lend), with the location of the frame.
+    fn lend_located(&mut self, size: u64) -> (Location, Record<'_>) {
         let at = self.at.as_mut().expect("the record was found there");
         let lsn = self.next;
         self.next = lsn.next();
         let location = Location::new(at.member.header.number, at.offset, size);
-        Ok(Some((location, Record { lsn, payload: at.take(&self.window, size) })))
+        (location, Record { lsn, payload: at.take(&self.window, size) })
     }
 
     /// Moves to the frame of the next record, and returns its size. None if there is none yet.
@@ -183,9 +192,9 @@ impl Follow {
     #[allow(clippy::should_implement_trait)] // It lends.
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         loop {
-            // A record may be truncated again between the wait and the read.
-            if self.iter.advance()?.is_some() {
-                return self.iter.next();
+            // A record may be truncated again between the wait and the read, or during the read.
+            if let Some(size) = self.iter.advance()? {
+                return Ok(Some(self.iter.lend(size)));
             }
             if !self.iter.writer.wait_for(self.iter.next) {
                 return Ok(None);
@@ -200,8 +209,8 @@ impl Follow {
     /// As [`Iter::next`].
     pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
         loop {
-            if self.iter.advance()?.is_some() {
-                return self.iter.next();
+            if let Some(size) = self.iter.advance()? {
+                return Ok(Some(self.iter.lend(size)));
             }
             let (writer, lsn) = (&self.iter.writer, self.iter.next);
             let wait = |context: &mut Context<'_>| match writer.poll_for(

@@ -13,6 +13,7 @@ use std::time::Duration;
 /// A call of a log to its disk.
 enum Call {
     Publish(Mark),
+    Read,
     Release,
     Sync,
 }
@@ -101,6 +102,7 @@ impl Segment for WatchedSegment {
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        self.disk.show(Call::Read);
         self.inner.read(into, offset)
     }
 }
@@ -200,4 +202,23 @@ fn a_flush_came_after_the_close() {
     log.sync().unwrap();
     log.close().unwrap();
     assert!(released.load(SeqCst));
+}
+
+/// It returned none, as at the end of the log, because it looked for its record twice.
+#[test]
+fn a_follower_ended_at_a_truncation() {
+    let disk = Watched::default();
+    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+    log.append(b"a record").unwrap();
+    let (begun, other) = (OnceLock::new(), log.clone());
+    disk.watch(move |call| {
+        if matches!(call, Call::Read) && begun.set(()).is_ok() {
+            let truncating = other.clone();
+            thread::spawn(move || truncating.truncate_back(Lsn(1)).unwrap()).join().unwrap();
+        }
+    });
+    let mut follower = log.follow(Lsn(1));
+    let record = follower.next().unwrap().expect("the log is open");
+    assert_eq!((record.lsn, record.payload), (Lsn(1), &b"a record"[..]));
+    assert_eq!(log.next_lsn(), Lsn(1));
 }

@@ -123,10 +123,14 @@ impl StreamReader {
     /// As [`LogReader::next`].
     #[allow(clippy::should_implement_trait)] // It lends.
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
-        let Some(location) = self.advance()? else { return Ok(None) };
+        Ok(self.advance()?.map(|location| self.lend(location)))
+    }
+
+    /// Returns the record at the location where [`advance`](Self::advance) found it.
+    fn lend(&mut self, location: Location) -> Record<'_> {
         let lsn = self.next;
         self.next = lsn.next();
-        Ok(Some(Record { lsn, payload: self.shown.record(location) }))
+        Record { lsn, payload: self.shown.record(location) }
     }
 
     /// As [`next`](Self::next), and waits for a record. None after this time.
@@ -135,10 +139,8 @@ impl StreamReader {
     ///
     /// As [`next`](Self::next).
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Record<'_>>> {
-        match wait_within(limit, || Ok(self.advance()?.is_some()))? {
-            true => self.next(),
-            false => Ok(None),
-        }
+        let location = wait_within(limit, || self.advance())?;
+        Ok(location.map(|location| self.lend(location)))
     }
 
     /// Reads the next record, and returns its location. None if there is none yet.
