@@ -35,11 +35,14 @@ pub struct Iter {
     at: Option<Cursor>,
     /// The truncations of the back that the position knows.
     truncations: u64,
+    /// As an iterator, it has returned an error.
+    has_failed: bool,
 }
 
 impl Iter {
     pub(crate) fn new(writer: Arc<Writer>, next: Lsn) -> Self {
-        Self { writer, next, window: Window::growing(), at: None, truncations: 0 }
+        let (window, at) = (Window::growing(), None);
+        Self { writer, next, window, at, truncations: 0, has_failed: false }
     }
 
     /// The LSN of the record that [`next`](Self::next) returns.
@@ -156,11 +159,18 @@ impl Iter {
 impl Iterator for Iter {
     type Item = Result<(Lsn, Vec<u8>)>;
 
-    /// Returns the next record as a copy, and ends where there is none yet, or at an error.
+    /// Returns the next record as a copy. Ends where there is none yet, and behind an error. Later
+    /// calls look again.
     fn next(&mut self) -> Option<Self::Item> {
+        if std::mem::take(&mut self.has_failed) {
+            return None;
+        }
         match Iter::next(self) {
             Ok(record) => record.map(|record| Ok((record.lsn, record.payload.to_vec()))),
-            Err(error) => Some(Err(error)),
+            Err(error) => {
+                self.has_failed = true;
+                Some(Err(error))
+            }
         }
     }
 }

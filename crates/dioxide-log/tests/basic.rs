@@ -190,6 +190,21 @@ fn a_reader_of_a_removed_segment_gets_the_range() {
     assert!(matches!(error, Some(Error::OutOfRange { first: Lsn(34), .. })), "{error:?}");
 }
 
+/// It returned the same error again and again, so a loop over it did not end.
+#[test]
+fn an_iterator_did_not_end_at_an_error() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    for lsn in 1..=3 {
+        log.append(&record(lsn)).unwrap();
+    }
+    log.truncate_front(Lsn(3)).unwrap();
+    assert_eq!(log.iter_from(Lsn(1)).take(5).count(), 1);
+    let mut iter = log.iter_from(Lsn(1));
+    assert!(Iterator::next(&mut iter).unwrap().is_err() && Iterator::next(&mut iter).is_none());
+    assert!(Iterator::next(&mut iter).unwrap().is_err(), "it looks again");
+}
+
 /// The frame that ends a segment was alone in its batch, and no thread wrote it.
 #[test]
 fn threads_go_on_behind_the_end_of_a_segment() {

@@ -434,6 +434,18 @@ fn few_spare_segments_do_not_keep_the_pool_busy() {
     }
 }
 
+/// It returned the same error again and again, so a loop over it did not end.
+#[test]
+fn an_iterator_did_not_end_at_an_error() {
+    let log = small().open_streams_storage(Arc::new(Memory::default())).unwrap();
+    let stream = log.stream(1);
+    for lsn in 1..=3 {
+        stream.append(&record(1, lsn)).unwrap();
+    }
+    stream.truncate_front(Lsn(3)).unwrap();
+    assert_eq!(stream.iter_from(Lsn(1)).take(5).count(), 1);
+}
+
 struct Inline(Box<dyn Fn() + Send + Sync>);
 
 impl Wake for Inline {

@@ -36,6 +36,8 @@ pub struct StreamIter {
     /// The number of records that one read covers at most.
     records_max: usize,
     shown: Shown,
+    /// As an iterator, it has returned an error.
+    has_failed: bool,
 }
 
 /// The number of bytes to read for the record at the first location. The others are those of the
@@ -159,7 +161,8 @@ fn reason_not_there((stream, lsn): (u64, Lsn)) -> String {
 
 impl StreamIter {
     pub(super) fn new(core: Arc<Core>, id: u64, shared: Arc<Shared>, next: Lsn) -> Self {
-        Self { core, id, shared, next, records_max: RECORDS_MAX, shown: Shown::new() }
+        let (records_max, shown) = (RECORDS_MAX, Shown::new());
+        Self { core, id, shared, next, records_max, shown, has_failed: false }
     }
 
     /// Reads no record ahead.
@@ -257,11 +260,18 @@ impl fmt::Debug for StreamIter {
 impl Iterator for StreamIter {
     type Item = Result<(Lsn, Vec<u8>)>;
 
-    /// Returns the next record as a copy, and ends where there is none yet, or at an error.
+    /// Returns the next record as a copy. Ends where there is none yet, and behind an error. Later
+    /// calls look again.
     fn next(&mut self) -> Option<Self::Item> {
+        if std::mem::take(&mut self.has_failed) {
+            return None;
+        }
         match StreamIter::next(self) {
             Ok(record) => record.map(|record| Ok((record.lsn, record.payload.to_vec()))),
-            Err(error) => Some(Err(error)),
+            Err(error) => {
+                self.has_failed = true;
+                Some(Err(error))
+            }
         }
     }
 }
