@@ -1894,7 +1894,7 @@ int dioxide_log_iter_from(struct dioxide_log *log, int64_t lsn, struct dioxide_l
 
 /**
  * Makes an iterator over the records from `lsn` on that waits for each next one. So
- * `dioxide_log_next` returns 0 only after the log was closed, or has failed.
+ * `dioxide_log_next` returns 0 only after the log was closed.
  *
  * # Return value
  *
@@ -1934,6 +1934,7 @@ int dioxide_log_follow(struct dioxide_log *log, int64_t lsn, struct dioxide_log_
  * - EBADF: the log was opened by the process that this one was forked from. Or it was closed, and
  *   the record is not there any more.
  * - EINVAL: a pointer is NULL.
+ * - EIO: an earlier write or flush failed, so an iterator that waits gets no more records.
  * - EIO and others: errors of the device.
  *
  * # Thread safety

@@ -8,7 +8,7 @@ use crate::window::Window;
 use crate::writer::Writer;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Context;
 
 /// A record that lies in the memory of its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl Follow {
     ///
     /// # Errors
     ///
-    /// As [`Iter::next`].
+    /// As [`Iter::next`]. [`Error::Failed`] if a write or flush failed, so that none comes.
     #[allow(clippy::should_implement_trait)] // It lends.
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         loop {
@@ -206,7 +206,7 @@ impl Follow {
             if let Some(size) = self.iter.advance()? {
                 return Ok(Some(self.iter.lend(size)));
             }
-            if !self.iter.writer.wait_for(self.iter.next) {
+            if !self.iter.writer.wait_for(self.iter.next)? {
                 return Ok(None);
             }
         }
@@ -216,22 +216,16 @@ impl Follow {
     ///
     /// # Errors
     ///
-    /// As [`Iter::next`].
+    /// As [`next`](Self::next).
     pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
         loop {
             if let Some(size) = self.iter.advance()? {
                 return Ok(Some(self.iter.lend(size)));
             }
             let (writer, lsn) = (&self.iter.writer, self.iter.next);
-            let wait = |context: &mut Context<'_>| match writer.poll_for(
-                lsn,
-                self.number,
-                context.waker(),
-            ) {
-                Some(there) => Poll::Ready(there),
-                None => Poll::Pending,
-            };
-            if !poll_fn(wait).await {
+            let number = self.number;
+            let wait = |context: &mut Context<'_>| writer.poll_for(lsn, number, context.waker());
+            if !poll_fn(wait).await? {
                 return Ok(None);
             }
         }

@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -1003,29 +1003,31 @@ impl Writer {
         self.lock().stable.next
     }
 
-    /// Waits until a record is visible. False if the log was closed or failed before.
-    pub fn wait_for(&self, lsn: Lsn) -> bool {
+    /// Waits until a record is visible. False if the log was closed before.
+    pub fn wait_for(&self, lsn: Lsn) -> Result<bool> {
         let mut state = self.lock();
         while self.visible() <= lsn {
-            if state.closed || state.failure.is_some() {
-                return false;
+            state.check_failure()?;
+            if state.closed {
+                return Ok(false);
             }
             state = self.wait(&self.advanced, state);
         }
-        true
+        Ok(true)
     }
 
-    /// As [`wait_for`](Self::wait_for), for a task: `None` if it is to be polled again.
-    pub fn poll_for(&self, lsn: Lsn, follower: u64, waker: &Waker) -> Option<bool> {
+    /// As [`wait_for`](Self::wait_for), for a task.
+    pub fn poll_for(&self, lsn: Lsn, follower: u64, waker: &Waker) -> Poll<Result<bool>> {
         let mut state = self.lock();
         if self.visible() > lsn {
-            return Some(true);
+            return Poll::Ready(Ok(true));
         }
-        if state.closed || state.failure.is_some() {
-            return Some(false);
+        state.check_failure()?;
+        if state.closed {
+            return Poll::Ready(Ok(false));
         }
         state.followers.insert(follower, waker.clone());
-        None
+        Poll::Pending
     }
 
     /// A number for a follower.

@@ -5,7 +5,7 @@ use dioxide_log::{Durability, Error, LogOptions, Lsn};
 use dioxide_testkit::fork::holds_in_a_fork;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 fn small() -> LogOptions {
@@ -183,4 +183,23 @@ fn no_sync_succeeds_after_one_that_failed() {
     assert!(matches!(log.sync(), Err(Error::Failed(_))));
     assert_eq!(log.stable_lsn(), Lsn(1));
     assert!(log.close().is_err());
+}
+
+/// They returned none, as after a close.
+#[test]
+fn followers_took_a_failure_for_a_close() {
+    let disk = Memory::default();
+    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+    let (mut follower, mut task) = (log.follow(Lsn(1)), log.follow(Lsn(1)));
+    let waiting = thread::spawn(move || follower.next().map(drop));
+    let context = &mut Context::from_waker(Waker::noop());
+    let mut next = Box::pin(task.next_async());
+    assert!(next.as_mut().poll(context).is_pending());
+    disk.set_faults(Faults { failed_call: Some(disk.calls() + 1), ..Faults::default() });
+    log.append(b"a record").unwrap_err();
+    assert!(matches!(waiting.join().unwrap(), Err(Error::Failed(_))));
+    assert!(matches!(next.as_mut().poll(context), Poll::Ready(Err(Error::Failed(_)))));
+    drop(next);
+    log.close().unwrap_err();
+    assert!(matches!(task.next(), Err(Error::Failed(_))));
 }

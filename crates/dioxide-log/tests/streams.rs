@@ -484,6 +484,25 @@ fn followers_end_when_the_log_is_dropped() {
     assert!(waiting.join().unwrap());
 }
 
+/// They returned none, as after a close.
+#[test]
+fn followers_took_a_failure_for_a_close() {
+    let disk = Memory::default();
+    let log = small().open_streams_storage(Arc::new(disk.clone())).unwrap();
+    let stream = log.stream(1);
+    let (mut follower, mut task) = (stream.follow(Lsn(1)), stream.follow(Lsn(1)));
+    let waiting = thread::spawn(move || follower.next().map(drop));
+    let context = &mut Context::from_waker(Waker::noop());
+    let mut next = pin!(task.next_async());
+    assert!(next.as_mut().poll(context).is_pending());
+    // Once it is a write that fails, not the creation of a segment.
+    while !matches!(log.stream(2).append(b"a record"), Err(Error::Failed(_))) {
+        disk.set_faults(Faults { failed_call: Some(disk.calls() + 1), ..Faults::default() });
+    }
+    assert!(matches!(waiting.join().unwrap(), Err(Error::Failed(_))));
+    assert!(matches!(next.as_mut().poll(context), Poll::Ready(Err(Error::Failed(_)))));
+}
+
 /// The first record of a stream had less room than later ones, and a closed log took truncations.
 #[test]
 fn errors_are_those_of_a_log() {

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn dioxide_log_iter_from(
 }
 
 /// Makes an iterator over the records from `lsn` on that waits for each next one. So
-/// `dioxide_log_next` returns 0 only after the log was closed, or has failed.
+/// `dioxide_log_next` returns 0 only after the log was closed.
 ///
 /// # Return value
 ///
@@ -131,6 +131,7 @@ pub unsafe extern "C" fn dioxide_log_follow(
 /// - EBADF: the log was opened by the process that this one was forked from. Or it was closed, and
 ///   the record is not there any more.
 /// - EINVAL: a pointer is NULL.
+/// - EIO: an earlier write or flush failed, so an iterator that waits gets no more records.
 /// - EIO and others: errors of the device.
 ///
 /// # Thread safety

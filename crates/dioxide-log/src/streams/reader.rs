@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::iter;
 use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Context;
 
 /// The longest read, unless a record is longer.
 const READ_BYTES_MAX: u64 = 256 << 10;
@@ -307,7 +307,7 @@ impl StreamFollow {
     ///
     /// # Errors
     ///
-    /// As [`StreamIter::next`].
+    /// As [`StreamIter::next`]. [`Error::Failed`] if a write or flush failed, so that none comes.
     #[allow(clippy::should_implement_trait)] // It lends.
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         loop {
@@ -315,7 +315,7 @@ impl StreamFollow {
             if let Some(location) = self.iter.advance()? {
                 return Ok(Some(self.iter.lend(location)));
             }
-            if !self.iter.core.writer().wait_for(awaited) {
+            if !self.iter.core.writer().wait_for(awaited)? {
                 return Ok(None);
             }
         }
@@ -325,7 +325,7 @@ impl StreamFollow {
     ///
     /// # Errors
     ///
-    /// As [`StreamIter::next`].
+    /// As [`next`](Self::next).
     pub async fn next_async(&mut self) -> Result<Option<Record<'_>>> {
         loop {
             let awaited = self.awaited();
@@ -333,11 +333,10 @@ impl StreamFollow {
                 return Ok(Some(self.iter.lend(location)));
             }
             let writer = self.iter.core.writer();
-            let wait = |context: &mut Context<'_>| {
-                let there = writer.poll_for(awaited, self.number, context.waker());
-                there.map_or(Poll::Pending, Poll::Ready)
-            };
-            if !poll_fn(wait).await {
+            let number = self.number;
+            let wait =
+                |context: &mut Context<'_>| writer.poll_for(awaited, number, context.waker());
+            if !poll_fn(wait).await? {
                 return Ok(None);
             }
         }
