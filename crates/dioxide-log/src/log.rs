@@ -119,8 +119,8 @@ impl LogOptions {
 /// Makes the first segment of a log. Its header is stable before its first frame, so that damage of
 /// the header is not taken for a log that was never begun.
 fn create(storage: &dyn Storage, options: &LogOptions) -> Result<Recovered> {
-    let mut segments = storage.segments()?;
-    let segment_bytes = match segments.first() {
+    let mut free = storage.segments()?;
+    let segment_bytes = match free.first() {
         // An earlier creation was interrupted.
         Some(segment) => segment.bytes(),
         None => storage.segment_bytes(options.segment_bytes),
@@ -133,16 +133,22 @@ fn create(storage: &dyn Storage, options: &LogOptions) -> Result<Recovered> {
         first: Lsn::FIRST, front: Lsn::FIRST, begun: now() };
     let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
     header.encode(&mut block);
-    match segments.first() {
-        Some(segment) => segment.write(&block, 0, true)?,
-        None => {
-            storage.begin(segment_bytes, &block)?;
-            segments = storage.segments()?;
+    let segment = match free.is_empty() {
+        false => {
+            let segment = free.remove(0);
+            segment.write(&block, 0, true)?;
+            segment
         }
-    }
-    let segment = segments.remove(0);
+        true => {
+            let segment = storage.begin(segment_bytes, &block)?;
+            // A fixed storage has made others too, and lists all in any order.
+            free = storage.segments()?;
+            free.retain(|other| other.path() != segment.path());
+            segment
+        }
+    };
     let index = Index::new(Lsn::FIRST, Lsn::FIRST);
-    Ok(Recovered::created(index, Member { header, segment }, segments))
+    Ok(Recovered::created(index, Member { header, segment }, free))
 }
 
 impl fmt::Debug for Log {
@@ -455,5 +461,52 @@ impl Drop for Append {
         if let (Some(Ok((_, ticket))), Some(place)) = (&self.pushed, self.waker) {
             ticket.forget(place);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::Segment;
+    use crate::storage::memory::Memory;
+
+    /// A disk with a fixed number of segments, which lists the last one first.
+    #[derive(Debug)]
+    struct Fixed(Memory);
+
+    impl Storage for Fixed {
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+
+        fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
+            Ok(self.0.segments()?.into_iter().rev().collect())
+        }
+
+        fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
+            let first = self.0.create(bytes)?;
+            (1..4).try_for_each(|_| self.0.create(bytes).map(drop))?;
+            Ok(first)
+        }
+
+        fn is_fixed(&self) -> bool {
+            true
+        }
+
+        fn remove(&self, _segment: &dyn Segment) -> Result<()> {
+            unreachable!("the number is fixed")
+        }
+    }
+
+    /// The header was in another segment than the records, so they were not found.
+    #[test]
+    fn a_new_log_took_the_segment_that_was_listed_first() {
+        let disk = Memory::default();
+        let options = LogOptions::new().segment_bytes(64 << 10);
+        let log = options.open_storage(Arc::new(Fixed(disk.clone()))).expect("a new log");
+        log.append(b"a record").expect("it is appended");
+        let after = Fixed(disk.after_kill());
+        let again = options.open_storage(Arc::new(after)).expect("it opens");
+        assert_eq!(again.read(Lsn::FIRST).expect("it reads"), Some(b"a record".to_vec()));
     }
 }
