@@ -385,6 +385,23 @@ fn a_log_without_garbage_is_not_collected() {
     assert_eq!(full.stats().copied_bytes, 0);
 }
 
+/// The collector waited for a sync before it freed a segment, and no call made one.
+#[test]
+fn a_full_log_that_is_never_synced_stayed_full() {
+    let disk = Memory::new(Faults { segments_max: Some(8), ..Faults::default() });
+    let options = small().durability(Durability::OnSync);
+    let log = options.open_streams_storage(Arc::new(disk)).unwrap();
+    let (resting, busy) = (log.stream(1), log.stream(2));
+    resting.append(b"a record").unwrap();
+    for _ in 0..3 {
+        while busy.append(&[1; 3000]).is_ok() {}
+        block_on(busy.truncate_front_async(busy.next_lsn())).unwrap();
+        busy.append(&[2; 3000]).unwrap();
+    }
+    log.sync().unwrap();
+    assert_eq!(records(&resting), [(1, b"a record".to_vec())]);
+}
+
 /// Bounds filled the segment that copies needed, so a full log stayed full for ever.
 #[test]
 fn a_full_log_takes_any_number_of_truncations() {

@@ -128,7 +128,8 @@ struct Moved {
 fn collect(core: &Core, front: Lsn, end: Lsn) -> Result<bool> {
     let writer = core.writer();
     if writer.visible() < end {
-        return Ok(false);
+        // Without a sync by the user, nothing else makes it stable, and a full log stays full.
+        writer.stabilize(writer.lock())?;
     }
     writer.start_driver()?;
     let mut moved = Vec::new();
