@@ -9,9 +9,10 @@ use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials};
+use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -120,6 +121,33 @@ fn a_second_writer_is_refused(dir: TestDir) -> TrialResult {
     assert_eq!(LogView::open(disk.path())?.next_lsn(), Lsn(2));
     log.close()?;
     assert_eq!(records(&options().open(disk.path())?), [1]);
+    Ok(())
+}
+
+/// It kept the device until the last position was dropped, so no program could mount or write it.
+fn a_position_kept_a_closed_device(dir: TestDir) -> TrialResult {
+    let disk = disk(&dir, 64 << 20)?;
+    erase(disk.path(), None)?;
+    let log = options().open(disk.path())?;
+    for _ in 0..40 {
+        log.append(&[3; 50_000])?;
+    }
+    let (mut iter, mut later) = (log.iter_from(Lsn(1)), log.iter_from(Lsn(20)));
+    assert_eq!(iter.next()?.map(|record| record.lsn), Some(Lsn(1)));
+    let alone = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(OFlags::EXCL.bits() as i32).open(disk.path())
+    };
+    assert!(alone().is_err(), "the log has it");
+    let other = log.clone();
+    log.close()?;
+    let held = alone()?;
+    assert_eq!(later.next()?.map(|record| record.lsn), Some(Lsn(20)));
+    assert_eq!(iter.filter(Result::is_ok).count(), 39);
+    assert!(matches!(options().open(disk.path()), Err(Error::Locked { .. })));
+    drop(held);
+    assert_eq!(records(&options().open(disk.path())?).len(), 40);
+    assert!(matches!(other.append(b"late"), Err(Error::Closed)));
     Ok(())
 }
 
@@ -404,6 +432,7 @@ fn trials() -> Vec<Trial> {
             Fs::Ext4,
             a_log_without_its_first_header_is_found,
         ),
+        lab_trial("a_position_kept_a_closed_device", Fs::Ext4, a_position_kept_a_closed_device),
         lab_trial("a_second_writer_is_refused", Fs::Ext4, a_second_writer_is_refused),
         lab_trial("an_older_log_behind_zeros_is_gone", Fs::Ext4, an_older_log_behind_zeros_is_gone),
         lab_trial("other_content_is_not_overwritten", Fs::Ext4, other_content_is_not_overwritten),

@@ -1,7 +1,7 @@
 //! A log on a block device or a striped volume of devices: the segments lie one behind the other,
 //! and their number is fixed.
 
-use super::file::{FileSegment, Files};
+use super::file::{FileSegment, Files, Writers};
 use super::{Segment, Storage};
 use crate::error::{Error, Result};
 use crate::format::header::{CHECKSUM_AT, Found, Header, may_be_header};
@@ -75,7 +75,7 @@ impl Device {
 
     /// Takes an open device or volume. A log that is there decides the size of segments. Otherwise
     /// the first MiB must be zeros, and `segment_bytes` decides. It is for the caller to write only
-    /// one log.
+    /// one log. The file stays open as long as the log or a reader of it is in use.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Device {
             let reason = format!("a log needs two segments of {segment_bytes} bytes");
             return Err(Error::Options(format!("{}: {reason}", path.display())));
         }
-        let files = Arc::new(Files::new(&file)?);
+        let files = Arc::new(Files::new(&file, path)?);
         let (is_used, claim) = (AtomicBool::new(found.is_some()), Mutex::default());
         Ok(Self { path: path.into(), files, segment_bytes, count, is_used, claim })
     }
@@ -122,13 +122,15 @@ impl Device {
         let zeros = Buffer::zeroed(BLOCK_BYTES as usize);
         let mut block = zeros.clone();
         let starts = (0..self.count).map(|number| number * self.segment_bytes);
-        for offset in starts.chain(header_offsets(self.count * self.segment_bytes)) {
-            self.files.other.read_at(&mut block, offset)?;
-            if Header::parse(&block) != Found::Blank {
-                self.files.other.write_at(&zeros, offset)?;
+        self.files.write(|Writers { stable, other }| {
+            for offset in starts.chain(header_offsets(self.count * self.segment_bytes)) {
+                other.read_at(&mut block, offset)?;
+                if Header::parse(&block) != Found::Blank {
+                    other.write_at(&zeros, offset)?;
+                }
             }
-        }
-        Ok(self.files.stable.sync_data()?)
+            Ok(stable.sync_data()?)
+        })
     }
 }
 
@@ -197,6 +199,11 @@ impl Storage for Device {
     }
 
     fn release(&self) {
-        self.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Without a claim it may be a volume, which readers cannot open by the path.
+        if let Some(claim) = claim {
+            self.files.rest();
+            drop(claim);
+        }
     }
 }

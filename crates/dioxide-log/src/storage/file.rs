@@ -4,7 +4,7 @@ use super::Segment;
 use crate::error::{Error, Result};
 use dioxide::{Buffer, Durability, File};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 const FILL_BYTES: usize = 1 << 20;
 
@@ -17,17 +17,55 @@ pub struct FileSegment {
     bytes: u64,
 }
 
-/// Two handles of one file. Writes through the first are stable on return.
+/// A file: first with the handles of the writer, then for readers only.
 #[derive(Debug)]
 pub(super) struct Files {
+    path: PathBuf,
+    writers: RwLock<Option<Writers>>,
+    reader: Mutex<Option<Arc<File>>>,
+}
+
+/// Two handles of one file. Writes through the first are stable on return.
+#[derive(Debug)]
+pub(super) struct Writers {
     pub stable: File,
     pub other: File,
 }
 
 impl Files {
-    pub fn new(file: &File) -> Result<Self> {
+    /// `path` is only for reads after [`rest`](Self::rest).
+    pub fn new(file: &File, path: &Path) -> Result<Self> {
         let stable = file.try_clone_as(Durability::EveryWrite)?;
-        Ok(Self { stable, other: file.try_clone_as(Durability::OnSync)? })
+        let writers = Writers { stable, other: file.try_clone_as(Durability::OnSync)? };
+        let (writers, reader) = (RwLock::new(Some(writers)), Mutex::default());
+        Ok(Self { path: path.into(), writers, reader })
+    }
+
+    /// Calls `with` with the handles of the writer. Fails after [`rest`](Self::rest).
+    pub fn write<R>(&self, with: impl FnOnce(&Writers) -> Result<R>) -> Result<R> {
+        let writers = self.writers.read().unwrap_or_else(PoisonError::into_inner);
+        with(writers.as_ref().ok_or(Error::Closed)?)
+    }
+
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let writers = self.writers.read().unwrap_or_else(PoisonError::into_inner);
+        match &*writers {
+            Some(writers) => Ok(writers.stable.read_at(into, offset)?),
+            None => Ok(self.reader()?.read_at(into, offset)?),
+        }
+    }
+
+    fn reader(&self) -> Result<Arc<File>> {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if reader.is_none() {
+            *reader = Some(Arc::new(File::open(&self.path)?));
+        }
+        Ok(reader.as_ref().expect("it was opened").clone())
+    }
+
+    /// Closes the handles of the writer. A read opens the file again.
+    pub fn rest(&self) {
+        drop(self.writers.write().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -41,7 +79,7 @@ impl FileSegment {
     pub fn fill(file: &File, path: &Path, bytes: u64) -> Result<Self> {
         fill(file, bytes)?;
         file.sync_data()?;
-        Ok(Self::part(Arc::new(Files::new(file)?), path.into(), 0, bytes))
+        Ok(Self::part(Arc::new(Files::new(file, path)?), path.into(), 0, bytes))
     }
 
     pub(super) fn part(files: Arc<Files>, path: PathBuf, start: u64, bytes: u64) -> Self {
@@ -71,17 +109,19 @@ impl Segment for FileSegment {
     }
 
     fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
-        let file = if durable { &self.files.stable } else { &self.files.other };
-        Ok(file.write_at(data, self.start + offset)?)
+        self.files.write(|writers| {
+            let file = if durable { &writers.stable } else { &writers.other };
+            Ok(file.write_at(data, self.start + offset)?)
+        })
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.files.stable.sync_data()?)
+        self.files.write(|writers| Ok(writers.stable.sync_data()?))
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
         let at = self.start + offset;
-        match self.files.stable.read_at(into, at)? == into.len() {
+        match self.files.read_at(into, at)? == into.len() {
             true => Ok(()),
             false => Err(Error::corrupt(&self.path, offset, "the file ends there")),
         }
