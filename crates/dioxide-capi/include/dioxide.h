@@ -394,7 +394,7 @@ struct dioxide_log_options {
     /**
      * The size of the segments of a new log, in bytes: a power of two from 64 KiB to 1 GiB; 0 for
      * 16 MiB. A log keeps the size that it was created with. It frees its space by whole segments.
-     * A record is at most 8 KiB smaller than a segment.
+     * The largest record is 8 KiB and 24 bytes smaller than a segment.
      */
     uint64_t segment_bytes;
     /**

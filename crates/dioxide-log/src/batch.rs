@@ -118,6 +118,11 @@ impl Batch {
         self.end
     }
 
+    /// The length of the write: whole blocks.
+    pub fn write_bytes(&self) -> u64 {
+        self.end.next_multiple_of(BLOCK_BYTES) - self.start
+    }
+
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }
@@ -221,8 +226,10 @@ mod tests {
             push(&mut batch, lsn + 1, b"x");
             lsn += 2;
             let next = batch.next(dirty());
-            let (start, blocks) = (batch.start() as usize, batch.blocks());
+            let (start, bytes) = (batch.start() as usize, batch.write_bytes());
+            let blocks = batch.blocks();
             assert_eq!((start % 4096, blocks.len() % 4096), (0, 0));
+            assert_eq!(blocks.len() as u64, bytes);
             disk[start..start + blocks.len()].copy_from_slice(blocks);
             assert!(!batch.is_empty() && next.is_empty());
             batch = next;

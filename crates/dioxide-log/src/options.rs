@@ -67,7 +67,8 @@ impl LogOptions {
     /// Sets the size of the segments of a new log, in bytes: a power of two from 64 KiB to 1 GiB.
     /// 16 MiB by default. A log keeps the size that it was created with.
     ///
-    /// The log frees its space by whole segments. A record is at most 8 KiB smaller than a segment.
+    /// The log frees its space by whole segments. The largest record is 8 KiB and 24 bytes smaller
+    /// than a segment.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes;
         self

@@ -61,7 +61,7 @@ impl Counters {
 
     pub fn on_batch(&self, batch: &Batch, took: Duration, result: &Result<()>) {
         let (log, error) = (&*self.log, result.as_ref().err());
-        let (records, bytes) = (batch.records(), batch.end() - batch.start());
+        let (records, bytes) = (batch.records(), batch.write_bytes());
         if error.is_none() {
             self.records.fetch_add(records, Relaxed);
             self.batches.fetch_add(1, Relaxed);

@@ -133,6 +133,7 @@ fn there_are_as_many_events_as_the_counters_say() {
             (seen.records, seen.batches, seen.bytes, seen.syncs),
             (stats.records, stats.batches, stats.bytes, stats.syncs)
         );
+        assert_eq!(stats.bytes % 4096, 0, "a write is whole blocks");
         assert_eq!(seen.write_time.as_nanos() as u64, stats.write_ns);
         assert_eq!((seen.created, seen.freed), (stats.segments_created, stats.segments_freed));
         assert_eq!((seen.appends, seen.appended), (2 * THREADS * RECORDS, stats.records));
