@@ -180,8 +180,8 @@ impl Log {
     /// # Errors
     ///
     /// - [`Error::TooLong`]: the record does not fit into a segment. Nothing was appended.
-    /// - [`Error::Full`], [`Error::DeviceFull`]: there is no space. Nothing was appended, and the
-    ///   same call succeeds after [`truncate_front`](Self::truncate_front).
+    /// - [`Error::Full`]: there is no space. Nothing was appended, and the same call succeeds after
+    ///   [`truncate_front`](Self::truncate_front).
     /// - [`Error::Failed`]: an earlier write failed.
     ///
     /// Or the error of the write. The record may be there then after a new open.

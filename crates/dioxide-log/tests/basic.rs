@@ -285,7 +285,7 @@ fn an_empty_path_left_a_lock() {
     assert!(matches!(Log::open(""), Err(Error::Options(_))));
     assert!(matches!(dioxide_log::LogSet::open(""), Err(Error::Options(_))));
     assert!(matches!(LogOptions::new().create(false).open(""), Err(Error::Missing { .. })));
-    for name in ["lock", "pool"] {
+    for name in ["lock", ".lock", ".pool"] {
         assert!(!std::path::Path::new(name).exists(), "{name}");
     }
 }
