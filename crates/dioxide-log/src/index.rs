@@ -77,6 +77,11 @@ impl Index {
         self.next
     }
 
+    /// The lowest LSN that was ever next. Records before this part have lower LSNs, or are removed.
+    pub fn lowest(&self) -> Lsn {
+        self.lowest
+    }
+
     /// Whether a frame of this kind and LSN may follow.
     pub fn may_follow(&self, kind: Kind, lsn: Lsn) -> bool {
         match kind {

@@ -298,6 +298,9 @@ impl Log {
     ///
     /// Waits for the appends in flight. Readers that are behind `lsn` see the new records there.
     ///
+    /// Segments that only removed records have are free for reuse once the front reaches `lsn`: at
+    /// once if no record is left.
+    ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if `lsn` is below the first record or above the next one. Or as

@@ -125,6 +125,7 @@ impl Iter {
                 Ok(Some(size)) => return Ok(Some(size)),
                 Ok(None) => {}
                 // The segment of a record that was truncated may be gone.
+                Err(_) if self.writer.truncations() != self.truncations => return self.advance(),
                 Err(_) if self.next < self.writer.range().0 => return self.not_found(),
                 Err(error) => return Err(error),
             }

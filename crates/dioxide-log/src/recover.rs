@@ -19,6 +19,7 @@ use crate::window::Window;
 use dioxide::Buffer;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::mem;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -103,6 +104,9 @@ pub struct Recovered {
     pub index: Index,
     /// The segments that are needed, in order. Never empty.
     pub chain: VecDeque<Member>,
+    /// For each of them, the lowest LSN that was next since it began. The segments before it have
+    /// no record from there on.
+    pub lowest: VecDeque<Lsn>,
     /// The first one follows the last segment. See [`clear`](Self::clear).
     pub free: Vec<Arc<dyn Segment>>,
     /// The offset behind the last frame of the last segment.
@@ -117,6 +121,26 @@ pub struct Recovered {
 struct Scanned {
     scan: Scan,
     ending: Ending,
+}
+
+impl Scanned {
+    /// Fails if the frames end where those of this segment cannot end.
+    fn check(&self, member: &Member, is_last: bool) -> Result<()> {
+        let (path, scan) = (member.segment.path(), &self.scan);
+        match &self.ending {
+            Ending::Contradiction(reason) => {
+                Err(Error::corrupt(path, scan.offset(), reason.clone()))
+            }
+            Ending::Unknown(reason) => {
+                Err(Error::Version { path: path.into(), reason: reason.clone() })
+            }
+            Ending::Open if !is_last => {
+                let reason = "no valid frame, but another segment follows";
+                Err(Error::corrupt(path, scan.end(), reason))
+            }
+            Ending::End | Ending::Open => Ok(()),
+        }
+    }
 }
 
 /// Looks at a log. None if there is none yet.
@@ -162,38 +186,42 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
     };
 
     let scanned = scan(&last)?;
+    scanned.check(&last, true)?;
     let id = last.header.log;
     let front = scanned.scan.index().front();
-    let mut chain = VecDeque::from([last]);
-    while chain[0].header.first > front {
-        let before = chain[0].header.number - 1;
-        let Some(member) = members.remove(&before) else {
-            let reason = format!("segment {before}, which comes before this one, is missing");
+    let mut lowest = VecDeque::from([scanned.scan.index().lowest()]);
+    let (mut chain, mut parts) = (VecDeque::from([last]), VecDeque::from([scanned]));
+    while lowest[0] > front {
+        let Header { number, mut first, .. } = chain[0].header;
+        // A truncation of the back in one of them may show that those before it are free, and used
+        // again. So the nearest come first, and the others do not count.
+        let before = (1..number).rev().map_while(|number| members.get(&number));
+        let may_be_needed =
+            before.take_while(|member| mem::replace(&mut first, member.header.first) > front);
+        let nearest: Vec<Member> = may_be_needed.take(THREADS_MAX).cloned().collect();
+        if nearest.is_empty() {
+            let reason = format!("segment {}, which comes before this one, is missing", number - 1);
             return Err(Error::corrupt(chain[0].segment.path(), 0, reason));
-        };
-        chain.push_front(member);
+        }
+        for (member, scanned) in nearest.iter().zip(scan_all(&nearest)) {
+            if lowest[0] <= front {
+                break;
+            }
+            let scanned = scanned?;
+            scanned.check(member, false)?;
+            lowest.push_front(lowest[0].min(scanned.scan.index().lowest()));
+            parts.push_front(scanned);
+            members.remove(&member.header.number);
+            chain.push_front(member.clone());
+        }
     }
 
-    let mut parts = scan_all(chain.range(..chain.len() - 1))?;
-    parts.push(scanned);
     let mut report = Report { segments: parts.len() as u64, ..Report::default() };
     let mut index = Index::new(Lsn::FIRST, chain[0].header.first);
-    let last_part = parts.len() - 1;
     let (mut end, mut ended) = (0, false);
     for (number, (part, member)) in parts.into_iter().zip(&chain).enumerate() {
-        let path = member.segment.path();
         let Scanned { scan, ending } = part;
-        match ending {
-            Ending::Contradiction(reason) => {
-                return Err(Error::corrupt(path, scan.offset(), reason));
-            }
-            Ending::Unknown(reason) => return Err(Error::Version { path: path.into(), reason }),
-            Ending::Open if number < last_part => {
-                let reason = "no valid frame, but another segment follows";
-                return Err(Error::corrupt(path, scan.end(), reason));
-            }
-            Ending::End | Ending::Open => {}
-        }
+        debug_assert_eq!(scan.number(), member.header.number);
         if let Some(next) = chain.get(number + 1)
             && next.header.first != scan.index().next()
         {
@@ -219,7 +247,7 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
     let segment_bytes = last.header.segment_bytes;
     #[rustfmt::skip]
     let recovered =
-        Recovered { id, segment_bytes, index, chain, free, end, ended, remnants, report };
+        Recovered { id, segment_bytes, index, chain, lowest, free, end, ended, remnants, report };
     Ok(Some(recovered))
 }
 
@@ -294,8 +322,7 @@ pub fn follow(scan: &mut Scan, segment: &Arc<dyn Segment>, window: &mut Window) 
 }
 
 /// Scans segments side by side.
-fn scan_all<'a>(members: impl Iterator<Item = &'a Member>) -> Result<Vec<Scanned>> {
-    let members: Vec<&Member> = members.collect();
+fn scan_all(members: &[Member]) -> Vec<Result<Scanned>> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
@@ -422,6 +449,7 @@ impl Recovered {
         Self {
             id: first.header.log,
             segment_bytes: first.header.segment_bytes,
+            lowest: VecDeque::from([index.next()]),
             index,
             chain: VecDeque::from([first]),
             free,

@@ -96,6 +96,9 @@ pub struct State {
     index: Index,
     /// The segments in use. The last is that of `batch`.
     chain: VecDeque<Member>,
+    /// For each of them, the lowest LSN that was next since it began. A truncation of the back
+    /// counts once it is stable.
+    lowest: VecDeque<Lsn>,
     /// The batch that is being composed, and its outcome.
     batch: Batch,
     ticket: Arc<Ticket>,
@@ -203,9 +206,9 @@ impl Writer {
         recovered: Recovered,
         bell: Bell,
     ) -> Result<Self> {
-        let Recovered { id, segment_bytes, index, mut chain, free, end, ended, report, .. } =
+        let Recovered { id, segment_bytes, index, mut chain, mut lowest, end, ended, .. } =
             recovered;
-        let mut free = VecDeque::from(free);
+        let (report, mut free) = (recovered.report, VecDeque::from(recovered.free));
         let buffer = Buffer::zeroed(BUFFER_BYTES);
         let last = chain.back().expect("a log has a segment").clone();
         let batch = if ended {
@@ -216,6 +219,7 @@ impl Writer {
             let header = header_after(&last.header, &index);
             let member = Member { header, segment };
             chain.push_back(member.clone());
+            lowest.push_back(header.first);
             Batch::begin(member, buffer)
         } else {
             let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
@@ -237,6 +241,7 @@ impl Writer {
         let state = State {
             index,
             chain,
+            lowest,
             batch,
             ticket: Arc::default(),
             has_leader: false,
@@ -612,6 +617,7 @@ impl Writer {
             let segment = state.following.take().expect("it was reserved");
             let member = Member { header, segment };
             state.chain.push_back(member.clone());
+            state.lowest.push_back(header.first);
             Batch::begin(member, buffer)
         } else {
             state.batch.next(buffer)
@@ -665,11 +671,15 @@ impl Writer {
             pool.resting.extend(complete.map(|member| member.segment.clone()));
         }
         state.stable = progress;
-        let needed = |next: &Member| {
-            next.header.first > progress.front || next.header.number > progress.number
-        };
-        while state.chain.get(1).is_some_and(|next| !needed(next)) {
+        self.free_oldest(state);
+    }
+
+    /// Frees the segments without a record of the front or above.
+    fn free_oldest(&self, state: &mut State) {
+        let Progress { front, number, .. } = state.stable;
+        while state.frees(front) && state.chain[1].header.number <= number {
             let member = state.chain.pop_front().expect("two");
+            state.lowest.pop_front();
             state.pool.free.push_back(member.segment);
             self.counters.on_freed();
             self.room.notify_all();
@@ -835,6 +845,11 @@ impl Writer {
         drop(state);
         let result = self.truncate_back_alone(lsn);
         let mut state = self.lock();
+        if result.is_ok() {
+            // The frame is stable, and no record came between.
+            state.lowest.iter_mut().for_each(|lowest| *lowest = (*lowest).min(lsn));
+            self.free_oldest(&mut state);
+        }
         (state.exclusive, state.back) = (false, Lsn(u64::MAX));
         drop(state);
         self.room.notify_all();
@@ -1125,7 +1140,7 @@ impl State {
 
     /// Whether a segment is free with this front.
     fn frees(&self, front: Lsn) -> bool {
-        self.chain.get(1).is_some_and(|next| next.header.first <= front)
+        self.lowest.get(1).is_some_and(|lowest| *lowest <= front)
     }
 
     /// The batch whose outcome is that of everything that was added.

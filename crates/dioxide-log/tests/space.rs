@@ -1,9 +1,13 @@
 //! Retention, and logs without free space.
 
+#[path = "common/hooked.rs"]
+mod hooked;
+
 use dioxide_log::storage::memory::{Faults, Memory};
-use dioxide_log::{Error, Log, LogOptions, Lsn};
+use dioxide_log::{Durability, Error, Log, LogOptions, LogView, Lsn};
+use hooked::{Call, Hooked};
 use std::iter;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -140,4 +144,129 @@ fn no_record_is_freed_before_its_age() {
         }
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Segments stayed in use until the records reached their first LSN again. So an empty log was full.
+#[test]
+fn a_full_log_stayed_full_after_its_back_was_truncated() {
+    for back in [1, 5, 20] {
+        let disk = disk(3);
+        let log = options().open_storage(Arc::new(disk.clone())).unwrap();
+        fill(&log, 5000);
+        assert_eq!(log.stats().segments, 3);
+        log.truncate_back(Lsn(back)).unwrap();
+        // The records that are left keep their segment, and those behind it.
+        let is_empty = back == 1;
+        assert_eq!(log.stats().segments, if is_empty { 1 } else { 3 });
+        log.truncate_front(log.next_lsn()).unwrap();
+        assert_eq!(log.stats().segments, 1);
+        fill(&log, 5000);
+        let expected = records(&log);
+        assert!(expected.len() > 20, "only {} records fit", expected.len());
+        for opened in [disk.after_kill(), disk.after_power_cut(back)] {
+            assert_eq!(LogView::of(Arc::new(opened.clone())).unwrap().segments(), 3);
+            let log = options().open_storage(Arc::new(opened)).unwrap();
+            assert_eq!(records(&log), expected);
+            log.truncate_back(log.first_lsn()).unwrap();
+            log.append(b"there is room").unwrap();
+        }
+    }
+}
+
+/// The bytes that are retained were counted with the segments of truncated records.
+#[test]
+fn retention_freed_nothing_after_a_truncation_of_the_back() {
+    let options = options().retain_bytes(3 * SEGMENT_BYTES);
+    let log = options.open_storage(Arc::new(Memory::default())).unwrap();
+    for _ in 0..30 {
+        log.append(&[1; 5000]).unwrap();
+    }
+    log.truncate_back(Lsn(2)).unwrap();
+    let first = log.next_lsn();
+    while log.first_lsn() == Lsn(1) {
+        assert!(log.append(&[2; 5000]).unwrap() < Lsn(first.0 + 60), "nothing is freed");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Each state that a log may have after a power cut during a truncation of the back, a front behind
+/// it and appends into the segments that they free.
+#[test]
+fn a_power_cut_around_a_truncation_of_the_back_needs_no_segment_that_it_freed() {
+    for durability in [Durability::EveryWrite, Durability::OnSync] {
+        let options = options().durability(durability);
+        let full = disk(3);
+        let log = options.open_storage(Arc::new(full.clone())).unwrap();
+        fill(&log, 5000);
+        log.sync().unwrap();
+        let base = records(&log);
+        let full = full.copy();
+        for (back, cut) in [1, 5, 20].into_iter().flat_map(|back| (1..40).map(move |cut| (back, cut)))
+        {
+            let disk = full.copy();
+            let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+            let power_cut = Some(disk.calls() + cut);
+            disk.set_faults(Faults { power_cut, segments_max: Some(3), ..Faults::default() });
+            let mut list = base.clone();
+            let mut states = vec![list.clone()];
+            let mut change = |outcome: Result<(), Error>, list: &[(Lsn, Vec<u8>)], is_stable| {
+                if outcome.is_ok() && is_stable {
+                    states.clear();
+                }
+                states.push(list.to_vec());
+                outcome
+            };
+            let mut live = || {
+                list.truncate(back as usize - 1);
+                change(log.truncate_back(Lsn(back)), &list, true)?;
+                list.clear();
+                change(log.truncate_front(Lsn(back)), &list, true)?;
+                for lsn in back..back + 25 {
+                    list.push((Lsn(lsn), vec![lsn as u8; 5000]));
+                    let is_stable = durability == Durability::EveryWrite;
+                    change(log.append(&[lsn as u8; 5000]).map(drop), &list, is_stable)?;
+                }
+                Ok::<(), Error>(())
+            };
+            // The power fails, or the log is full.
+            let _ = live();
+            for seed in 0..3 {
+                let after = disk.after_power_cut(cut * 7 + seed);
+                let log = options.open_storage(Arc::new(after)).unwrap();
+                let found = records(&log);
+                assert!(states.contains(&found), "back {back}, cut {cut}: {} records", found.len());
+            }
+        }
+    }
+}
+
+/// A truncation of the back frees segments, also under a reader. It reported the missing file.
+#[test]
+fn a_reader_failed_where_its_segment_was_freed_by_a_truncation_of_the_back() {
+    let disk = Memory::default();
+    let shared = Arc::new(Mutex::new(None::<Log>));
+    let hook = {
+        let (disk, shared) = (disk.clone(), shared.clone());
+        move |call| {
+            let log = shared.lock().unwrap().take();
+            if let (Some(log), Call::Read(_)) = (log, call) {
+                log.truncate_back(Lsn(1)).unwrap();
+                // The last segment, and the next one.
+                while disk.names().len() > 2 {
+                    thread::yield_now();
+                }
+            }
+        }
+    };
+    let options = options().spare_segments(0);
+    let log = options.open_storage(Hooked::new(&disk, hook)).unwrap();
+    for _ in 0..100 {
+        log.append(&[1; 5000]).unwrap();
+    }
+    let mut reader = log.iter_from(Lsn(1));
+    *shared.lock().unwrap() = Some(log.clone());
+    assert!(Iterator::next(&mut reader).is_none());
+    log.append(b"another").unwrap();
+    let found = Iterator::next(&mut reader).expect("a record").unwrap();
+    assert_eq!(found, (Lsn(1), b"another".to_vec()));
 }

@@ -1,0 +1,91 @@
+//! A simulated disk that tells a test about calls.
+
+use dioxide_log::Result;
+use dioxide_log::storage::memory::Memory;
+use dioxide_log::storage::{Mark, Segment, Storage};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A call of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// A read of this many bytes begins.
+    Read(usize),
+    /// A flush returns.
+    Synced,
+}
+
+/// The disk. Clones are the same disk.
+#[derive(Clone)]
+pub struct Hooked {
+    disk: Memory,
+    hook: Arc<dyn Fn(Call) + Send + Sync>,
+}
+
+#[derive(Debug)]
+struct HookedSegment(Hooked, Arc<dyn Segment>);
+
+impl Hooked {
+    pub fn new(disk: &Memory, hook: impl Fn(Call) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { disk: disk.clone(), hook: Arc::new(hook) })
+    }
+}
+
+impl fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl Storage for Hooked {
+    fn path(&self) -> &Path {
+        self.disk.path()
+    }
+
+    fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
+        let hooked = |segment| Arc::new(HookedSegment(self.clone(), segment)) as Arc<dyn Segment>;
+        Ok(self.disk.segments()?.into_iter().map(hooked).collect())
+    }
+
+    fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
+        Ok(Arc::new(HookedSegment(self.clone(), self.disk.create(bytes)?)))
+    }
+
+    fn remove(&self, segment: &dyn Segment) -> Result<()> {
+        self.disk.remove(segment)
+    }
+
+    fn publish(&self, mark: Mark) {
+        self.disk.publish(mark);
+    }
+
+    fn mark(&self) -> Result<Option<Mark>> {
+        self.disk.mark()
+    }
+}
+
+impl Segment for HookedSegment {
+    fn path(&self) -> &Path {
+        self.1.path()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.1.bytes()
+    }
+
+    fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
+        self.1.write(data, offset, durable)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.1.sync()?;
+        (self.0.hook)(Call::Synced);
+        Ok(())
+    }
+
+    fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        (self.0.hook)(Call::Read(into.len()));
+        self.1.read(into, offset)
+    }
+}
