@@ -48,9 +48,15 @@ enum Damage {
     Lost(u8),
     Shorter(u8, u32),
     /// A frame that is valid there.
-    Frame(At, u8, bool, bool, u8, u8),
+    Frame(At, u8, bool, bool, u16, u8),
     /// A header that is valid.
-    Header(u8, u8, u8, u8),
+    Header(u8, u16, u16, u16),
+}
+
+/// A small number, or one near those that have no next one.
+fn number(draw: u16) -> u64 {
+    let base = [0, 0, i64::MAX as u64 - 128, u64::MAX - 255];
+    base[usize::from(draw >> 8) % base.len()] + u64::from(draw % 256)
 }
 
 type Seen = BTreeMap<u64, BTreeSet<Vec<u8>>>;
@@ -195,7 +201,7 @@ fn apply(damage: &Damage, disk: &Memory) -> bool {
                 let payload = vec![7; usize::from(*payload)];
                 let kind = Kind::ALL[usize::from(*kind) % Kind::ALL.len()];
                 let flags = Flags { stable: *stable, more: *more };
-                let frame = Frame { kind, flags, lsn: Lsn(u64::from(*lsn)), payload: &payload };
+                let frame = Frame { kind, flags, lsn: Lsn(number(*lsn)), payload: &payload };
                 let (at, size) = (at.byte() / 8 * 8, frame_bytes(payload.len()) as usize);
                 if let Some(into) = bytes.get_mut(at..at + size) {
                     frame.encode(into, checksum_of(&payload), home, at as u64);
@@ -203,11 +209,11 @@ fn apply(damage: &Damage, disk: &Memory) -> bool {
             });
             return false;
         }
-        Damage::Header(segment, number, first, front) => {
+        Damage::Header(segment, at, first, front) => {
             disk.edit(name(*segment), |bytes| {
                 let Some(header) = header(bytes) else { return };
-                let (first, front) = (Lsn(u64::from(*first)), Lsn(u64::from(*front)));
-                let header = Header { number: u64::from(*number), first, front, ..header };
+                let (first, front) = (Lsn(number(*first)), Lsn(number(*front)));
+                let header = Header { number: number(*at), first, front, ..header };
                 header.encode(&mut bytes[..BLOCK]);
             });
             return false;

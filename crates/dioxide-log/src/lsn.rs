@@ -15,6 +15,9 @@ impl Lsn {
     /// behind it have larger numbers, and no log lives long enough for one that is no `i64`.
     pub const MAX: Self = Self(1 << 62);
 
+    /// The largest number that a log may name: with it, no count of records overflows.
+    pub(crate) const LAST: Self = Self(i64::MAX as u64);
+
     /// The number of the record after this one.
     pub const fn next(self) -> Self {
         Self(self.0 + 1)

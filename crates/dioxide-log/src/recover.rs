@@ -8,7 +8,7 @@
 //! Nothing is changed. [`Recovered::clear`] is the writer's part.
 
 use crate::error::{Error, Result};
-use crate::format::frame::Home;
+use crate::format::frame::{HEADER_BYTES, Home};
 use crate::format::header::{Found, Header};
 use crate::format::scan::{Ending, Looked, Remnant, Scan, Search, Step};
 use crate::format::{BLOCK_BYTES, Content, LogId, block_of, is_segment_size};
@@ -136,6 +136,11 @@ impl Scanned {
             }
             Ending::Open if !is_last => {
                 let reason = "no valid frame, but another segment follows";
+                Err(Error::corrupt(path, scan.end(), reason))
+            }
+            // A writer leaves this space to the frame that ends the segment.
+            Ending::Open if scan.end() + HEADER_BYTES > member.header.segment_bytes => {
+                let reason = "no valid frame, and no space for one";
                 Err(Error::corrupt(path, scan.end(), reason))
             }
             Ending::End | Ending::Open => Ok(()),
@@ -509,4 +514,42 @@ fn write_zeros(segment: &dyn Segment, from: u64, to: u64) -> Result<()> {
     segment.read(&mut zeros[..BLOCK_BYTES as usize], start)?;
     zeros[(from - start) as usize..].fill(0);
     segment.write(&zeros, start, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::frame::{Flags, Frame, Kind, checksum_of};
+    use crate::storage::memory::Memory;
+    use crate::{Log, LogOptions};
+
+    fn open(disk: &Memory) -> Result<Log> {
+        LogOptions::new().segment_bytes(64 << 10).open_storage(Arc::new(disk.clone()))
+    }
+
+    /// The writer read behind the end of the segment.
+    #[test]
+    fn a_segment_that_was_full_without_its_end_was_continued() {
+        for left in [0, 8, 16, 24] {
+            let disk = Memory::default();
+            drop(open(&disk).unwrap());
+            disk.edit(disk.names()[0], |bytes| {
+                let (head, body) = bytes.split_at_mut(BLOCK_BYTES as usize);
+                let Found::Header(header) = Header::parse(head) else { panic!("a header") };
+                let home = Home { log: header.log, life: header.life() };
+                let body = &mut body[..(60 << 10) - left];
+                let payload = vec![1; body.len() - HEADER_BYTES as usize];
+                let (kind, flags, lsn) = (Kind::Record, Flags::default(), Lsn::FIRST);
+                let frame = Frame { kind, flags, lsn, payload: &payload };
+                frame.encode(body, checksum_of(&payload), home, BLOCK_BYTES);
+            });
+            match open(&disk) {
+                Ok(log) => {
+                    assert!(left == 24 && log.next_lsn() == Lsn(2));
+                    log.close().unwrap();
+                }
+                Err(error) => assert!(left < 24 && matches!(error, Error::Corrupt { .. })),
+            }
+        }
+    }
 }

@@ -5,6 +5,8 @@ use crate::lsn::Lsn;
 
 const MAGIC: [u8; 8] = *b"DIOXLOG\0";
 const VERSION: u32 = 1;
+/// The largest number of a segment. No log lives long enough for it.
+const NUMBER_MAX: u64 = i64::MAX as u64;
 pub const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
 /// The kind of records that a log has.
@@ -110,8 +112,8 @@ impl Header {
 
     fn is_sound(&self) -> bool {
         is_segment_size(self.segment_bytes)
-            && self.number > 0
-            && self.first >= Lsn::FIRST
+            && (1..=NUMBER_MAX).contains(&self.number)
+            && self.first <= Lsn::LAST
             && (Lsn::FIRST..=self.first).contains(&self.front)
     }
 
@@ -153,6 +155,25 @@ mod tests {
             block[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Header::parse(&block), Found::Invalid, "bit {bit}");
             block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    /// The number of the next segment or record overflowed.
+    #[test]
+    fn a_number_without_a_next_one_was_accepted() {
+        let last = i64::MAX as u64;
+        let with = |number, first, front| {
+            let mut block = [0; BLOCK_BYTES as usize];
+            let header = Header { number, first: Lsn(first), front: Lsn(front), ..header() };
+            header.encode(&mut block);
+            (Header::parse(&block), Found::Header(header))
+        };
+        let (parsed, header) = with(last, last, last);
+        assert_eq!(parsed, header);
+        for (number, first, front) in
+            [(last + 1, 1, 1), (u64::MAX, 1, 1), (7, last + 1, 1), (7, u64::MAX, u64::MAX)]
+        {
+            assert_eq!(with(number, first, front).0, Found::Invalid, "{number} {first} {front}");
         }
     }
 
