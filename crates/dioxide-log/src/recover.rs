@@ -353,22 +353,23 @@ fn scan_all(members: &[Member]) -> Vec<Result<Scanned>> {
 }
 
 /// Passes all valid frames from an offset on to `see`, until one begins at `end` or behind, or
-/// `see` returns false.
+/// `see` returns false. The payload of a frame has none. Returns the offset where the search was
+/// given up, if it was.
 fn search(
-    search: &Search,
+    mut search: Search,
     segment: &Arc<dyn Segment>,
     Range { start: mut offset, end }: Range<u64>,
     mut see: impl FnMut(Remnant) -> Result<bool>,
-) -> Result<()> {
+) -> Result<Option<u64>> {
     let mut window = Window::new(WINDOW_BYTES.min((end - block_of(offset)) as usize));
     window.load(segment, offset, BLOCK_BYTES)?;
     while offset < end {
         match search.step(window.from(offset), offset) {
             Looked::Found(remnant) => {
                 if !see(remnant)? {
-                    return Ok(());
+                    return Ok(None);
                 }
-                offset = remnant.offset + 8;
+                offset = remnant.offset + remnant.bytes;
             }
             Looked::Longer { offset: at, bytes } => {
                 window.load(segment, at, bytes)?;
@@ -376,14 +377,25 @@ fn search(
             }
             Looked::Nothing { below } => {
                 if window.from(below).len() as u64 == segment.bytes() - below {
-                    return Ok(());
+                    return Ok(None);
                 }
                 window.load(segment, below, BLOCK_BYTES)?;
                 offset = below;
             }
+            Looked::GivenUp { below } => return Ok(Some(below).filter(|below| *below < end)),
         }
     }
-    Ok(())
+    Ok(None)
+}
+
+/// The rest of a segment whose search was given up. It may have frames.
+fn rest_of(segment: &dyn Segment, life: u32, given_up: Option<u64>) -> Option<Remnant> {
+    given_up.map(|offset| Remnant {
+        offset,
+        bytes: segment.bytes() - offset,
+        life,
+        stable: false,
+    })
 }
 
 /// Whether a writer works beside a view: frames follow where there was none before.
@@ -395,10 +407,9 @@ fn has_grown(last: &Member, end: u64) -> Result<bool> {
 /// frame at the end was stable once.
 fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
     let header = &last.header;
-    let life = Some(header.life());
-    let behind = Search { log: header.log, life, bytes: header.segment_bytes };
+    let behind = Search::new(header.log, (header.life(), 1), header.segment_bytes);
     let mut remnants = Vec::new();
-    search(&behind, &last.segment, end..header.segment_bytes, |remnant| {
+    let given_up = search(behind, &last.segment, end..header.segment_bytes, |remnant| {
         if remnant.stable && remnant.offset > end {
             if has_grown(last, end)? {
                 remnants.clear();
@@ -412,21 +423,19 @@ fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
         remnants.push(remnant);
         Ok(true)
     })?;
+    remnants.extend(rest_of(last.segment.as_ref(), header.life(), given_up));
     Ok(remnants)
 }
 
 /// Looks for frames of a later segment than the last in a segment without a valid header: witnesses
 /// of damage.
 fn look_for_later(last: &Member, segment: &Arc<dyn Segment>, open_end: Option<u64>) -> Result<()> {
-    let any = Search { log: last.header.log, life: None, bytes: segment.bytes() };
-    let is_later = |remnant: &Remnant| {
-        let later = remnant.life.wrapping_sub(last.header.life());
-        later != 0 && later <= u32::MAX / 2
-    };
+    let later = (last.header.life().wrapping_add(1), u32::MAX / 2);
+    let any = || Search::new(last.header.log, later, segment.bytes());
     let mut found = false;
-    search(&any, segment, BLOCK_BYTES..WITNESS_BYTES, |remnant| {
-        found |= is_later(&remnant);
-        Ok(!found)
+    search(any(), segment, BLOCK_BYTES..WITNESS_BYTES, |_| {
+        found = true;
+        Ok(false)
     })?;
     if !found {
         return segment.rest();
@@ -439,13 +448,14 @@ fn look_for_later(last: &Member, segment: &Arc<dyn Segment>, open_end: Option<u6
         let reason = format!("no valid frame, but {path} has frames of a later segment");
         return Err(Error::corrupt(last.segment.path(), end, reason));
     }
-    search(&any, segment, BLOCK_BYTES..segment.bytes(), |remnant| {
-        if is_later(&remnant) && remnant.stable && remnant.offset > BLOCK_BYTES {
+    search(any(), segment, BLOCK_BYTES..segment.bytes(), |remnant| {
+        if remnant.stable && remnant.offset > BLOCK_BYTES {
             let reason = "the header of the last segment is damaged";
             return Err(Error::corrupt(segment.path(), 0, reason));
         }
         Ok(true)
     })
+    .map(drop)
 }
 
 impl Recovered {
@@ -491,13 +501,14 @@ impl Recovered {
             self.remnants.clear();
         }
         if let Some(next) = self.free.first().filter(|_| !self.report.closed) {
-            let life = Some((last.header.number + 1) as u32);
-            let torn = Search { log: self.id, life, bytes: self.segment_bytes };
+            let life = (last.header.number + 1) as u32;
+            let torn = Search::new(self.id, (life, 1), self.segment_bytes);
             let mut found = Vec::new();
-            search(&torn, next, BLOCK_BYTES..self.segment_bytes, |remnant| {
+            let given_up = search(torn, next, BLOCK_BYTES..self.segment_bytes, |remnant| {
                 found.push(remnant);
                 Ok(true)
             })?;
+            found.extend(rest_of(next.as_ref(), life, given_up));
             for remnant in found {
                 write_zeros(next.as_ref(), remnant.offset, remnant.offset + remnant.bytes)?;
             }

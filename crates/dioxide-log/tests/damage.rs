@@ -1,12 +1,17 @@
 //! A damaged log is an error, or has all its records: never fewer, and never a wrong one.
 
+#[path = "common/hooked.rs"]
+mod hooked;
+
 use dioxide_log::storage::memory::{Faults, Memory};
 use dioxide_log::{
     Durability, Error, Log, LogOptions, LogReader, LogView, Lsn, Result, StreamReader,
 };
+use hooked::{Call, Hooked};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
@@ -298,4 +303,64 @@ fn a_reader_of_a_removed_log_took_its_mark_for_that_of_another() {
     }
     reader.seek(Lsn(1));
     assert!(matches!(reader.next(), Err(Error::Missing { .. })));
+}
+
+const LONG_BYTES: usize = 1 << 20;
+
+fn long() -> LogOptions {
+    LogOptions::new().segment_bytes(LONG_BYTES as u64)
+}
+
+/// Content in which a frame of this life and length seems to begin at each word. The length is a
+/// multiple of 64 KiB, and one more.
+fn like_frames(life: u64, length: u64, bytes: usize) -> Vec<u8> {
+    let word = life | 1 << 32 | (length >> 16) << 48;
+    word.to_le_bytes().repeat(bytes / 8)
+}
+
+/// Each word was checked as a frame of its own. With long segments an open took hours.
+#[test]
+fn content_like_frames_was_read_once_for_each_word() {
+    let disk = Memory::default();
+    let log = long().open_storage(Arc::new(disk.clone())).unwrap();
+    log.append(b"a record").unwrap();
+    let killed = disk.copy();
+    // Behind the last record, and where a header may be lost.
+    killed.edit(killed.names()[0], |bytes| {
+        bytes[8192..24 << 10].copy_from_slice(&like_frames(1, 0xF_0000, 16 << 10));
+    });
+    let mut blank = vec![0; LONG_BYTES];
+    blank[4096..].copy_from_slice(&like_frames(2, 0xF_0000, LONG_BYTES - 4096));
+    killed.put(blank);
+    let read = Arc::new(AtomicUsize::new(0));
+    let hooked = {
+        let read = read.clone();
+        Hooked::new(&killed, move |call| {
+            if let Call::Read(bytes) = call {
+                read.fetch_add(bytes, Relaxed);
+            }
+        })
+    };
+    let log = long().open_storage(hooked).unwrap();
+    assert_eq!(records(&log), [(Lsn(1), b"a record".to_vec())]);
+    let segments = read.load(Relaxed) / LONG_BYTES;
+    assert!(segments <= 10, "{segments} times the size of a segment was read");
+}
+
+/// Where the search ends, frames of a torn write may lie behind.
+#[test]
+fn a_search_that_is_given_up_leaves_no_frame_of_a_torn_write() {
+    let disk = Memory::default();
+    let log = long().open_storage(Arc::new(disk.clone())).unwrap();
+    log.append(b"one").unwrap();
+    let second = like_frames(1, 0x4_0000, 100 << 10);
+    log.append_all(&[&second, b"three"]).unwrap();
+    let torn = disk.copy();
+    torn.edit(torn.names()[0], |bytes| bytes[4096 + 32 + 10] ^= 1);
+    let log = long().open_storage(Arc::new(torn.clone())).unwrap();
+    assert_eq!((log.last_lsn(), log.report().remnants), (Some(Lsn(1)), 1));
+    let second = vec![2; second.len()];
+    log.append(&second).unwrap();
+    let log = long().open_storage(Arc::new(torn.after_kill())).unwrap();
+    assert_eq!(records(&log), [(Lsn(1), b"one".to_vec()), (Lsn(2), second)]);
 }

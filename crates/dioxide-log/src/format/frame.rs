@@ -160,9 +160,11 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The life that the frame at the start of `bytes` claims.
-pub fn life_at(bytes: &[u8]) -> Option<u32> {
-    (bytes.len() >= HEADER_BYTES as usize).then(|| u32_at(bytes, LIFE_AT))
+/// The life and the size of the frame that may begin at the start of `bytes`, which have its header.
+/// None if no frame begins there.
+pub fn claimed(bytes: &[u8]) -> Option<(u32, u64)> {
+    let claims = bytes[ZERO_AT] == 0 && bytes[KIND_AT] != 0;
+    claims.then(|| (u32_at(bytes, LIFE_AT), frame_bytes(u32_at(bytes, LENGTH_AT) as usize)))
 }
 
 #[cfg(test)]

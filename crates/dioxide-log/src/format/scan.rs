@@ -190,12 +190,19 @@ pub struct Remnant {
 }
 
 /// Looks for valid frames at every possible offset.
+///
+/// Content may look like frames, at each offset, and each as long as the segment. So the search ends
+/// when the frames that were not valid had a multiple of the segment's size together. Frames that
+/// are damaged do not overlap, so they never have.
+#[derive(Debug)]
 pub struct Search {
-    pub log: LogId,
-    /// Only frames of this life, or those of any.
-    pub life: Option<u32>,
+    log: LogId,
+    /// The first of the lives that frames may have, and the number of lives.
+    lives: (u32, u32),
     /// The size of the segment.
-    pub bytes: u64,
+    bytes: u64,
+    /// What invalid frames may still have together, in bytes.
+    left: u64,
 }
 
 /// The result of a step of a search.
@@ -211,34 +218,47 @@ pub enum Looked {
     Nothing {
         below: u64,
     },
+    /// As [`Nothing`](Self::Nothing), but the search ends there.
+    GivenUp {
+        below: u64,
+    },
 }
 
 impl Search {
+    /// What invalid frames may have together, in sizes of the segment.
+    const SEGMENTS_MAX: u64 = 2;
+
+    /// A search for frames of some lives: the first one, and how many follow each other.
+    pub fn new(log: LogId, lives: (u32, u32), bytes: u64) -> Self {
+        Self { log, lives, bytes, left: Self::SEGMENTS_MAX * bytes }
+    }
+
     /// Looks from the start of `window`, which lies at `offset` of the segment.
-    pub fn step(&self, window: &[u8], offset: u64) -> Looked {
-        let mut at = 0;
-        while let Some(life) = frame::life_at(&window[at..]) {
-            let here = offset + at as u64;
-            if self.life.is_none_or(|wanted| wanted == life) {
-                let home = Home { log: self.log, life };
-                match Frame::parse(&window[at..], home, here) {
-                    Ok(frame) => {
-                        let (bytes, stable) = (frame.bytes(), frame.flags.stable);
-                        return Looked::Found(Remnant { offset: here, bytes, life, stable });
-                    }
-                    // A frame that this version does not know is as good a witness.
-                    Err(Refused::Unknown { flags, .. }) => {
-                        let stable = flags & 1 != 0;
-                        let bytes = HEADER_BYTES;
-                        return Looked::Found(Remnant { offset: here, bytes, life, stable });
-                    }
-                    Err(Refused::Longer(bytes)) if here + bytes <= self.bytes => {
-                        return Looked::Longer { offset: here, bytes };
-                    }
-                    Err(_) => {}
-                }
-            }
+    pub fn step(&mut self, window: &[u8], offset: u64) -> Looked {
+        let ((first, lives), mut at) = (self.lives, 0);
+        while window.len() - at >= HEADER_BYTES as usize {
+            let (here, rest) = (offset + at as u64, &window[at..]);
             at += 8;
+            let Some((life, size)) = frame::claimed(rest) else { continue };
+            if life.wrapping_sub(first) >= lives || here + size > self.bytes {
+                continue;
+            }
+            if size > self.left {
+                return Looked::GivenUp { below: here };
+            }
+            match Frame::parse(rest, Home { log: self.log, life }, here) {
+                Ok(frame) => {
+                    let (bytes, stable) = (frame.bytes(), frame.flags.stable);
+                    return Looked::Found(Remnant { offset: here, bytes, life, stable });
+                }
+                // A frame that this version does not know is as good a witness.
+                Err(Refused::Unknown { flags, .. }) => {
+                    let (bytes, stable) = (HEADER_BYTES, flags & 1 != 0);
+                    return Looked::Found(Remnant { offset: here, bytes, life, stable });
+                }
+                Err(Refused::Longer(bytes)) => return Looked::Longer { offset: here, bytes },
+                Err(Refused::Invalid) => self.left -= size,
+            }
         }
         Looked::Nothing { below: offset + at as u64 }
     }
@@ -353,7 +373,7 @@ mod tests {
         bytes[torn as usize + 30] ^= 1;
         let (scan, ending) = scan(&bytes);
         assert_eq!((scan.end(), ending), (torn, Ending::Open));
-        let search = Search { log: header().log, life: Some(3), bytes: BYTES };
+        let mut search = Search::new(header().log, (3, 1), BYTES);
         let remnant = torn + frame_bytes(6);
         let Looked::Longer { offset, bytes: size } =
             search.step(&bytes[torn as usize..torn as usize + 100], torn)
@@ -363,7 +383,7 @@ mod tests {
         assert_eq!((offset, size), (remnant, frame_bytes(9000)));
         let found = Remnant { offset: remnant, bytes: size, life: 3, stable: false };
         assert_eq!(search.step(&bytes[torn as usize..], torn), Looked::Found(found));
-        let other = Search { life: Some(4), ..search };
+        let mut other = Search::new(header().log, (4, 1), BYTES);
         assert_eq!(
             other.step(&bytes[torn as usize..], torn),
             Looked::Nothing { below: BYTES - 16 }
