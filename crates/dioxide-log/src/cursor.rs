@@ -60,7 +60,7 @@ impl Cursor {
                 Kind::Record if frame.lsn == self.lsn && self.lsn < lsn => {
                     self.lsn = self.lsn.next();
                 }
-                Kind::Front | Kind::Closed => {}
+                Kind::Front | Kind::Closed | Kind::Flushed => {}
                 _ => return Ok(None),
             }
             self.offset += size;

@@ -88,6 +88,7 @@ impl Index {
             Kind::Record | Kind::End | Kind::Closed => lsn == self.next,
             Kind::Front => (self.front..=Lsn::MAX).contains(&lsn),
             Kind::Back => (self.front..=self.next).contains(&lsn),
+            Kind::Flushed => true,
         }
     }
 
@@ -97,7 +98,7 @@ impl Index {
             Kind::Record => self.push(segment, offset),
             Kind::Front => self.truncate_front(lsn),
             Kind::Back => self.truncate_back(lsn),
-            Kind::End | Kind::Closed => {}
+            Kind::End | Kind::Closed | Kind::Flushed => {}
         }
     }
 

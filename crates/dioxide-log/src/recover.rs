@@ -390,12 +390,7 @@ fn search(
 
 /// The rest of a segment whose search was given up. It may have frames.
 fn rest_of(segment: &dyn Segment, life: u32, given_up: Option<u64>) -> Option<Remnant> {
-    given_up.map(|offset| Remnant {
-        offset,
-        bytes: segment.bytes() - offset,
-        life,
-        stable: false,
-    })
+    given_up.map(|offset| Remnant { offset, bytes: segment.bytes() - offset, life, stable: 0 })
 }
 
 /// Whether a writer works beside a view: frames follow where there was none before.
@@ -410,7 +405,7 @@ fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
     let behind = Search::new(header.log, (header.life(), 1), header.segment_bytes);
     let mut remnants = Vec::new();
     let given_up = search(behind, &last.segment, end..header.segment_bytes, |remnant| {
-        if remnant.stable && remnant.offset > end {
+        if remnant.stable > end {
             if has_grown(last, end)? {
                 remnants.clear();
                 return Ok(false);
@@ -449,7 +444,7 @@ fn look_for_later(last: &Member, segment: &Arc<dyn Segment>, open_end: Option<u6
         return Err(Error::corrupt(last.segment.path(), end, reason));
     }
     search(any(), segment, BLOCK_BYTES..segment.bytes(), |remnant| {
-        if remnant.stable && remnant.offset > BLOCK_BYTES {
+        if remnant.stable > BLOCK_BYTES {
             let reason = "the header of the last segment is damaged";
             return Err(Error::corrupt(segment.path(), 0, reason));
         }

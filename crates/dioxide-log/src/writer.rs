@@ -54,6 +54,8 @@ pub struct Progress {
     pub front: Lsn,
     /// The number of the last segment.
     number: u64,
+    /// The offset behind the last frame of that segment.
+    end: u64,
     /// The number of frames since the log was opened.
     frames: u64,
 }
@@ -115,6 +117,8 @@ pub struct State {
     /// The segment that follows when this one is complete.
     following: Option<Arc<dyn Segment>>,
     frames: u64,
+    /// A frame says that the last segment is stable up to this offset.
+    witnessed: u64,
     written: Progress,
     stable: Progress,
     buffers: Vec<Buffer>,
@@ -231,6 +235,7 @@ impl Writer {
             next: index.next(),
             front: index.front(),
             number: batch.header().number,
+            end: batch.end(),
             frames: 0,
         };
         let visible = AtomicU64::new(index.next().0);
@@ -251,6 +256,7 @@ impl Writer {
             back: Lsn(u64::MAX),
             following: None,
             frames: 0,
+            witnessed: 0,
             written: progress,
             stable: progress,
             buffers: Vec::new(),
@@ -321,7 +327,7 @@ impl Writer {
         let bytes = self.check_size(records, 0)?;
         with_sums(records, |sums| {
             let mut state = self.reserve(self.lock(), bytes, purpose)?;
-            let pushed = self.add(&mut state, records, sums);
+            let pushed = self.add(&mut state, records, bytes, sums);
             Ok((state, pushed))
         })
     }
@@ -342,7 +348,7 @@ impl Writer {
             if !fits {
                 return Ok(None);
             }
-            let pushed = self.add(&mut state, records, sums);
+            let pushed = self.add(&mut state, records, bytes, sums);
             Ok(Some((state, pushed)))
         })
     }
@@ -365,7 +371,8 @@ impl Writer {
         }
     }
 
-    fn add(&self, state: &mut State, records: &[&[u8]], sums: &[u32]) -> Pushed {
+    fn add(&self, state: &mut State, records: &[&[u8]], bytes: u64, sums: &[u32]) -> Pushed {
+        self.witness_flush(state, bytes);
         let pushed = Pushed {
             first: state.index.next(),
             segment: state.batch.header().number,
@@ -381,13 +388,35 @@ impl Writer {
         pushed
     }
 
+    /// Without durable writes, threads may append while others flush. Then no frame begins when all
+    /// is stable. So the first frame of a batch says how far the segment is, if it fits before records
+    /// of this size.
+    fn witness_flush(&self, state: &mut State, bytes: u64) {
+        let Progress { number, end, .. } = state.stable;
+        let is_first = state.batch.is_empty() && state.batch.start() > 0;
+        let is_new = number == state.batch.header().number && end > state.witnessed;
+        if !is_first || !is_new || self.is_settled(state) {
+            return;
+        }
+        if state.batch.fit(MARK_BYTES + bytes, u64::MAX, Purpose::Records) == Fit::Yes {
+            self.mark(state, Kind::Flushed, Lsn(end));
+            state.witnessed = end;
+        }
+    }
+
+    /// Whether everything before the batch is stable when it is written.
+    fn is_settled(&self, state: &State) -> bool {
+        // The first batch of a segment follows a flush of the segment before.
+        self.is_durable() || state.batch.start() == 0 || state.stable.frames == state.frames
+    }
+
     /// Adds one frame to the batch and to the index.
     fn frame(&self, state: &mut State, kind: Kind, more: bool, lsn: Lsn, payload: &[u8], sum: u32) {
-        // The first batch of a segment follows a flush of the segment before.
-        let settled =
-            self.is_durable() || state.batch.start() == 0 || state.stable.frames == state.frames;
-        let flags = Flags { stable: state.batch.is_empty() && settled, more };
+        let flags = Flags { stable: state.batch.is_empty() && self.is_settled(state), more };
         let offset = state.batch.push(kind, flags, lsn, payload, sum);
+        if flags.stable {
+            state.witnessed = offset;
+        }
         let number = state.batch.header().number;
         state.index.apply(kind, lsn, number, offset);
         state.frames += 1;
@@ -639,6 +668,7 @@ impl Writer {
             next: state.index.next(),
             front: state.index.front(),
             number: header.number,
+            end: batch.end(),
             frames: state.frames,
         };
         (batch, before, progress)

@@ -10,8 +10,8 @@ use dioxide_log::{
 use hooked::{Call, Hooked};
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
@@ -363,4 +363,48 @@ fn a_search_that_is_given_up_leaves_no_frame_of_a_torn_write() {
     log.append(&second).unwrap();
     let log = long().open_storage(Arc::new(torn.after_kill())).unwrap();
     assert_eq!(records(&log), [(Lsn(1), b"one".to_vec()), (Lsn(2), second)]);
+}
+
+/// A record came during each flush, so no later frame said that those before were stable.
+#[test]
+fn damage_of_synced_records_was_a_shorter_log() {
+    let disk = Memory::default();
+    let shared = Arc::new(Mutex::new(None::<Log>));
+    let hook = {
+        let shared = shared.clone();
+        move |call| {
+            let log = shared.lock().unwrap().clone();
+            if let (Call::Synced, Some(log)) = (call, log) {
+                log.append(&[2; 100]).unwrap();
+            }
+        }
+    };
+    let options = LogOptions::new().segment_bytes(SEGMENT_BYTES as u64);
+    let options = options.durability(Durability::OnSync).read_unsynced(true);
+    let log = options.open_storage(Hooked::new(&disk, hook)).unwrap();
+    *shared.lock().unwrap() = Some(log.clone());
+    for _ in 0..5 {
+        log.append(&[1; 100]).unwrap();
+        log.sync().unwrap();
+    }
+    *shared.lock().unwrap() = None;
+    let killed = disk.copy();
+    let expected = records(&log);
+    assert_eq!((expected.len(), records(&open(&killed.copy()).unwrap())), (10, expected.clone()));
+    // The fourth flush covers the seventh record, and the ninth follows it.
+    let (name, mut refused) = (killed.names()[0], 0);
+    for at in 4096..4096 + 10 * 128 {
+        let damaged = killed.copy();
+        damaged.edit(name, |bytes| bytes[at] ^= 1);
+        match open(&damaged) {
+            Ok(log) => {
+                let found = records(&log);
+                assert!(found.len() >= 7, "at {at} {} records are left", found.len());
+                assert_eq!(found, expected[..found.len()], "at {at}");
+            }
+            Err(Error::Corrupt { .. }) => refused += 1,
+            Err(error) => panic!("at {at}: {error}"),
+        }
+    }
+    assert!(refused >= 7 * 124, "only {refused} changed bits were found");
 }

@@ -5,8 +5,9 @@
 use dioxide_log::storage::Storage;
 use dioxide_log::storage::memory::{Faults, Memory};
 use dioxide_log::suite::{Extent, Medium, play, run, run_with};
-use dioxide_log::{Log, LogOptions, Result};
+use dioxide_log::{Durability, Log, LogOptions, Lsn, Result};
 use fastrand::Rng;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -115,5 +116,47 @@ fn threads_lose_nothing_acknowledged() {
         }
         let unacknowledged = found.len() - acknowledged.len();
         assert!(unacknowledged <= 8, "seed {seed}: each thread has one append in flight");
+    }
+}
+
+/// What a flush beside appends has covered is told by later frames. None of them may call stable
+/// what a power cut tears.
+#[test]
+fn flushes_beside_appends_keep_what_they_cover() {
+    for seed in 0..300 {
+        let mut rng = Rng::with_seed(seed);
+        let disk = Memory::default();
+        let options = options().durability(Durability::OnSync);
+        let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+        let cut = disk.calls() + rng.u64(1..120);
+        disk.set_faults(Faults { power_cut: Some(cut), ..Faults::default() });
+        let (acknowledged, synced) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..4u8 {
+                let (log, acknowledged) = (&log, &acknowledged);
+                let len = [50, 700, 3000, 9000][usize::from(thread)];
+                scope.spawn(move || {
+                    while let Ok(lsn) = log.append_all(&[&vec![thread; len], b"another"]) {
+                        acknowledged.fetch_max(lsn.0 + 1, Relaxed);
+                    }
+                });
+            }
+            loop {
+                let covered = acknowledged.load(Relaxed);
+                if log.sync().is_err() {
+                    break;
+                }
+                synced.store(covered, Relaxed);
+            }
+        });
+        for cut in 0..3 {
+            let after = disk.after_power_cut(seed + 1000 * cut);
+            let log = options.open_storage(Arc::new(after)).unwrap_or_else(|error| {
+                panic!("seed {seed}: {error}");
+            });
+            let synced = synced.load(Relaxed);
+            assert!(log.next_lsn() > Lsn(synced), "seed {seed}: record {synced} is lost");
+            assert_eq!(records(&log).len() as u64, log.next_lsn().0 - 1);
+        }
     }
 }

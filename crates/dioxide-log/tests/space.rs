@@ -201,7 +201,8 @@ fn a_power_cut_around_a_truncation_of_the_back_needs_no_segment_that_it_freed() 
         log.sync().unwrap();
         let base = records(&log);
         let full = full.copy();
-        for (back, cut) in [1, 5, 20].into_iter().flat_map(|back| (1..40).map(move |cut| (back, cut)))
+        for (back, cut) in
+            [1, 5, 20].into_iter().flat_map(|back| (1..40).map(move |cut| (back, cut)))
         {
             let disk = full.copy();
             let log = options.open_storage(Arc::new(disk.clone())).unwrap();

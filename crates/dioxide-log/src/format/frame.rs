@@ -27,11 +27,14 @@ pub enum Kind {
     Back = 4,
     /// The writer closed the log.
     Closed = 5,
+    /// A flush has made the frames below an offset of the segment stable. The LSN is the offset.
+    Flushed = 6,
 }
 
 impl Kind {
     /// All meanings.
-    pub const ALL: [Self; 5] = [Self::Record, Self::End, Self::Front, Self::Back, Self::Closed];
+    pub const ALL: [Self; 6] =
+        [Self::Record, Self::End, Self::Front, Self::Back, Self::Closed, Self::Flushed];
 }
 
 /// Facts about a frame and its neighbours.
@@ -187,7 +190,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_frame_is_parsed_as_it_was_written(
-            payload: Vec<u8>, lsn: u64, kind in 0..5usize, stable: bool, more: bool, offset: u32,
+            payload: Vec<u8>, lsn: u64, kind in 0..6usize, stable: bool, more: bool, offset: u32,
         ) {
             let kind = Kind::ALL[kind];
             let payload = if kind == Kind::Record { &payload[..] } else { &[] };

@@ -162,6 +162,9 @@ impl Scan {
             }
             return Ok(());
         }
+        if kind == Kind::Flushed && lsn.0 > self.offset {
+            return Err(format!("a flush up to {lsn} before what is there"));
+        }
         if !self.index.may_follow(kind, lsn) {
             let (front, next) = (self.index.front(), self.index.next());
             return Err(format!("{kind:?} {lsn} in a log of {front} up to {next}"));
@@ -185,8 +188,8 @@ pub struct Remnant {
     pub offset: u64,
     pub bytes: u64,
     pub life: u32,
-    /// Everything before it was stable when it was written.
-    pub stable: bool,
+    /// What lies below this offset of the segment was stable when it was written.
+    pub stable: u64,
 }
 
 /// Looks for valid frames at every possible offset.
@@ -248,12 +251,22 @@ impl Search {
             }
             match Frame::parse(rest, Home { log: self.log, life }, here) {
                 Ok(frame) => {
-                    let (bytes, stable) = (frame.bytes(), frame.flags.stable);
+                    let stable = match frame.kind {
+                        Kind::Flushed => frame.lsn.0,
+                        _ => {
+                            if frame.flags.stable {
+                                here
+                            } else {
+                                0
+                            }
+                        }
+                    };
+                    let bytes = frame.bytes();
                     return Looked::Found(Remnant { offset: here, bytes, life, stable });
                 }
                 // A frame that this version does not know is as good a witness.
                 Err(Refused::Unknown { flags, .. }) => {
-                    let (bytes, stable) = (HEADER_BYTES, flags & 1 != 0);
+                    let (bytes, stable) = (HEADER_BYTES, u64::from(flags & 1) * here);
                     return Looked::Found(Remnant { offset: here, bytes, life, stable });
                 }
                 Err(Refused::Longer(bytes)) => return Looked::Longer { offset: here, bytes },
@@ -319,6 +332,7 @@ mod tests {
             (Kind::Front, 6, false, b""),
             (Kind::Record, 11, false, &[1; 3000]),
             (Kind::Back, 11, false, b""),
+            (Kind::Flushed, BLOCK_BYTES, false, b""),
             (Kind::Record, 11, false, b""),
         ]);
         let (scan, ending) = scan(&bytes);
@@ -354,6 +368,7 @@ mod tests {
             (Kind::Back, 12),
             (Kind::Front, 3),
             (Kind::Closed, 10),
+            (Kind::Flushed, BLOCK_BYTES + 40),
         ] {
             let (bytes, _) =
                 segment(&[(Kind::Record, 10, false, b"ten"), (wrong.0, wrong.1, false, b"")]);
@@ -381,7 +396,7 @@ mod tests {
             panic!("the remnant is long");
         };
         assert_eq!((offset, size), (remnant, frame_bytes(9000)));
-        let found = Remnant { offset: remnant, bytes: size, life: 3, stable: false };
+        let found = Remnant { offset: remnant, bytes: size, life: 3, stable: 0 };
         assert_eq!(search.step(&bytes[torn as usize..], torn), Looked::Found(found));
         let mut other = Search::new(header().log, (4, 1), BYTES);
         assert_eq!(
