@@ -488,6 +488,7 @@ impl Recovered {
     ///
     /// A torn first write of the next segment may have left frames without their header, in any
     /// free segment. The next segment gets the same number, so the one that it will be is searched.
+    /// The next segment is only written once the end of the last is stable.
     pub fn clear(&mut self) -> Result<()> {
         let last = self.chain.back().expect("the last segment");
         if let Some(end) = self.remnants.iter().map(|remnant| remnant.offset + remnant.bytes).max()
@@ -495,7 +496,7 @@ impl Recovered {
             write_zeros(last.segment.as_ref(), self.end, end)?;
             self.remnants.clear();
         }
-        if let Some(next) = self.free.first().filter(|_| !self.report.closed) {
+        if let Some(next) = self.free.first().filter(|_| self.ended) {
             let life = (last.header.number + 1) as u32;
             let torn = Search::new(self.id, (life, 1), self.segment_bytes);
             let mut found = Vec::new();

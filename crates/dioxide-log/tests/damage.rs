@@ -318,6 +318,16 @@ fn like_frames(life: u64, length: u64, bytes: usize) -> Vec<u8> {
     word.to_le_bytes().repeat(bytes / 8)
 }
 
+/// The disk, with a count of the bytes that are read.
+fn counted(disk: &Memory, read: &Arc<AtomicUsize>) -> Arc<Hooked> {
+    let read = read.clone();
+    Hooked::new(disk, move |call| {
+        if let Call::Read(bytes) = call {
+            read.fetch_add(bytes, Relaxed);
+        }
+    })
+}
+
 /// Each word was checked as a frame of its own. With long segments an open took hours.
 #[test]
 fn content_like_frames_was_read_once_for_each_word() {
@@ -333,15 +343,7 @@ fn content_like_frames_was_read_once_for_each_word() {
     blank[4096..].copy_from_slice(&like_frames(2, 0xF_0000, LONG_BYTES - 4096));
     killed.put(blank);
     let read = Arc::new(AtomicUsize::new(0));
-    let hooked = {
-        let read = read.clone();
-        Hooked::new(&killed, move |call| {
-            if let Call::Read(bytes) = call {
-                read.fetch_add(bytes, Relaxed);
-            }
-        })
-    };
-    let log = long().open_storage(hooked).unwrap();
+    let log = long().open_storage(counted(&killed, &read)).unwrap();
     assert_eq!(records(&log), [(Lsn(1), b"a record".to_vec())]);
     let segments = read.load(Relaxed) / LONG_BYTES;
     assert!(segments <= 10, "{segments} times the size of a segment was read");
@@ -407,4 +409,22 @@ fn damage_of_synced_records_was_a_shorter_log() {
         }
     }
     assert!(refused >= 7 * 124, "only {refused} changed bits were found");
+}
+
+/// An open after a kill searched the whole next segment, also before it could have been written.
+#[test]
+fn an_open_searched_a_segment_that_was_never_written() {
+    let disk = Memory::default();
+    let log = long().open_storage(Arc::new(disk.clone())).unwrap();
+    for _ in 0..60 {
+        log.append(&[1; 10_000]).unwrap();
+    }
+    while disk.names().len() < 2 {
+        std::thread::yield_now();
+    }
+    let read = Arc::new(AtomicUsize::new(0));
+    let log = long().open_storage(counted(&disk.copy(), &read)).unwrap();
+    assert_eq!(log.last_lsn(), Some(Lsn(60)));
+    let read = read.load(Relaxed);
+    assert!(read < LONG_BYTES / 4 * 7, "{read} bytes were read");
 }
