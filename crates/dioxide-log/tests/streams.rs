@@ -610,3 +610,48 @@ fn a_read_of_one_record_read_those_behind_it() {
     assert_eq!(stream.iter_from(Lsn(1)).count(), 200);
     assert!(disk.lengths.lock().unwrap().len() < 10);
 }
+
+/// The collector read each segment, also those that no stream needed.
+#[test]
+fn segments_of_garbage_were_read_before_they_were_freed() {
+    let disk = Noted::default();
+    let log = small().open_streams_storage(Arc::new(disk.clone())).unwrap();
+    let (stream, other) = (log.stream(1), log.stream(2));
+    for _ in 0..300 {
+        stream.append(&[7; 3000]).unwrap();
+        other.append(b"a record").unwrap();
+    }
+    assert!(log.stats().log.segments > 10);
+    other.remove().unwrap();
+    stream.truncate_front(stream.next_lsn()).unwrap();
+    await_event(|| log.stats().log.segments < 3);
+    assert_eq!(disk.lengths.lock().unwrap().clone(), []);
+    assert_eq!((stream.next_lsn(), log.stats().copied_bytes), (Lsn(301), 0));
+    let again = small().open_streams_storage(Arc::new(disk.disk.after_kill())).unwrap();
+    assert_eq!((again.stream(1).first_lsn(), again.ids()), (Lsn(301), vec![1]));
+}
+
+/// Bounds of a stream with many records lie in a segment that the collector frees meanwhile, unless
+/// it knows that they are needed.
+#[test]
+fn bounds_are_needed_before_their_segment_is_complete() {
+    let disk = Memory::default();
+    let log = small().open_streams_storage(Arc::new(disk.clone())).unwrap();
+    let (long, busy) = (log.stream(1), log.stream(2));
+    let batch = vec![&b""[..]; 1000];
+    for _ in 0..30 {
+        long.append_all(&batch).unwrap();
+    }
+    for _ in 0..10 {
+        thread::scope(|scope| {
+            scope.spawn(|| long.truncate_front(Lsn(long.first_lsn().0 + 3000)).unwrap());
+            for _ in 0..100 {
+                let lsn = busy.append(&[1; 9000]).unwrap();
+                busy.truncate_front(lsn.next()).unwrap();
+            }
+        });
+    }
+    assert_eq!((long.first_lsn(), long.next_lsn()), (Lsn(30_001), Lsn(30_001)));
+    let again = small().open_streams_storage(Arc::new(disk.after_kill())).unwrap();
+    assert_eq!(again.stream(1).next_lsn(), Lsn(30_001));
+}

@@ -6,6 +6,8 @@
 //! 3. Readers find the copies.
 //! 4. The front of the log moves behind the segment, so that it is free.
 //!
+//! If streams need none of its frames, only the fourth step remains, and nothing is read.
+//!
 //! After a crash before the fourth step, a record lies in two places. Both are the same, and the
 //! later one counts. A record that was truncated after its copy lies before the new bounds, so it
 //! stays truncated.
@@ -103,7 +105,7 @@ fn collect_all(core: &Core, need: Need) -> Result<()> {
         let oldest = numbers.start;
         let must = core.usage().must_collect(numbers, core.writer().segment_bytes, need);
         let Some(end) = end.filter(|_| must && oldest < last) else { break };
-        if !collect(core, front, end)? {
+        if !collect(core, oldest, front, end)? {
             break;
         }
         debug_assert!(!core.usage().needs(oldest));
@@ -125,11 +127,15 @@ struct Moved {
 
 /// Collects the oldest segment, which has the records from `front` up to, not including, `end`.
 /// False if it is not complete.
-fn collect(core: &Core, front: Lsn, end: Lsn) -> Result<bool> {
+fn collect(core: &Core, oldest: u64, front: Lsn, end: Lsn) -> Result<bool> {
     let writer = core.writer();
     if writer.visible() < end {
         // Without a sync by the user, nothing else makes it stable, and a full log stays full.
         writer.stabilize(writer.lock())?;
+    }
+    if !core.usage().needs(oldest) {
+        writer.truncate_front(end)?;
+        return Ok(true);
     }
     writer.start_driver()?;
     let mut moved = Vec::new();

@@ -461,14 +461,18 @@ impl Core {
                 self.writer().wait_for_room(&payloads, purpose)?;
                 continue;
             };
-            // The rest takes longer, the more records the stream has.
-            drop(guard);
             let anchor = pushed.locations(&payloads).next().expect("one");
-            let freed = state.bound(front, next, anchor, self.writer().visible());
+            // Before another segment begins: the collector frees those that are not needed.
             let mut usage = self.usage();
             usage.write(anchor);
-            if state.table.anchor() == Some(anchor) {
-                usage.need(anchor);
+            usage.need(anchor);
+            drop(usage);
+            // The rest takes longer, the more records the stream has.
+            drop(guard);
+            let freed = state.bound(front, next, anchor, self.writer().visible());
+            let mut usage = self.usage();
+            if state.table.anchor() != Some(anchor) {
+                usage.free(anchor.segment, anchor.bytes.into());
             }
             freed.into_iter().for_each(|(segment, bytes)| usage.free(segment, bytes));
             return Ok(Some(pushed.ticket));
