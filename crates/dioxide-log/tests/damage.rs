@@ -12,6 +12,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
@@ -72,6 +73,34 @@ fn a_changed_bit_anywhere_is_found_or_does_no_harm() {
     assert!(refused > 10_000 / STEP as u64, "only {refused} changed bits were found");
 }
 
+/// Each byte of a small log, from its header to the frame that closes it.
+#[test]
+fn a_changed_bit_in_any_byte_of_a_small_log_is_found() {
+    let disk = Memory::default();
+    let log = open(&disk).unwrap();
+    for lsn in 1..=10u64 {
+        log.append(&vec![lsn as u8; 7 * lsn as usize]).unwrap();
+    }
+    log.append_all(&[b"a", b"b", b""]).unwrap();
+    log.truncate_front(Lsn(3)).unwrap();
+    log.truncate_back(Lsn(13)).unwrap();
+    log.append(b"the last").unwrap();
+    let expected = records(&log);
+    log.close().unwrap();
+    let [name] = disk.names()[..] else { panic!("one segment") };
+    let content = disk.edit(name, |bytes| bytes.clone());
+    // The frame that closes the log ends with its kind, a zero and its flags. The life is above 0.
+    let used = 3 + content.iter().rposition(|byte| *byte != 0).expect("frames");
+    let closed = used / 8 * 8 - 24;
+    assert_eq!(content[closed + 20], 5, "the frame that closes the log");
+    for at in 0..closed + 64 {
+        let damaged = disk.copy();
+        damaged.edit(name, |bytes| bytes[at] ^= 1 << (at % 8));
+        let is_found = is_refused(&damaged, &expected, &format!("at {at}"));
+        assert_eq!(is_found, at < closed, "at {at}");
+    }
+}
+
 #[test]
 fn damage_of_a_log_that_was_killed_costs_at_most_its_last_write() {
     let disk = Memory::default();
@@ -112,6 +141,18 @@ fn segments_that_were_moved_outside_are_told_apart() {
     let content = renamed.take(newest(&renamed)).unwrap();
     renamed.put(content);
     assert!(!is_refused(&renamed, &expected, "renamed"));
+
+    // So it is if two have exchanged their names, but not parts of their content.
+    let [one, other] = [names[1], names[2]];
+    let content = |name| disk.edit(name, |bytes| bytes.clone());
+    for (part, refused) in [(0..SEGMENT_BYTES, false), (0..4096, true), (4096..SEGMENT_BYTES, true)]
+    {
+        let swapped = disk.copy();
+        for (name, from) in [(one, content(other)), (other, content(one))] {
+            swapped.edit(name, |bytes| bytes[part.clone()].copy_from_slice(&from[part.clone()]));
+        }
+        assert_eq!(is_refused(&swapped, &expected, "swapped"), refused, "{part:?}");
+    }
 
     let duplicated = disk.copy();
     let content = duplicated.edit(newest(&duplicated), |bytes| bytes.clone());
@@ -337,14 +378,17 @@ fn content_like_frames_was_read_once_for_each_word() {
     let killed = disk.copy();
     // Behind the last record, and where a header may be lost.
     killed.edit(killed.names()[0], |bytes| {
-        bytes[8192..24 << 10].copy_from_slice(&like_frames(1, 0xF_0000, 16 << 10));
+        bytes[8192..].copy_from_slice(&like_frames(1, 0x8_0000, LONG_BYTES - 8192));
     });
     let mut blank = vec![0; LONG_BYTES];
     blank[4096..].copy_from_slice(&like_frames(2, 0xF_0000, LONG_BYTES - 4096));
     killed.put(blank);
     let read = Arc::new(AtomicUsize::new(0));
+    let begun = Instant::now();
     let log = long().open_storage(counted(&killed, &read)).unwrap();
     assert_eq!(records(&log), [(Lsn(1), b"a record".to_vec())]);
+    // The sums of half a segment for each word took a minute.
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     let segments = read.load(Relaxed) / LONG_BYTES;
     assert!(segments <= 10, "{segments} times the size of a segment was read");
 }
