@@ -389,8 +389,8 @@ impl Writer {
     }
 
     /// Without durable writes, threads may append while others flush. Then no frame begins when all
-    /// is stable. So the first frame of a batch says how far the segment is, if it fits before records
-    /// of this size.
+    /// is stable. So the first frame of a batch says how far the segment is, if it fits before
+    /// records of this size.
     fn witness_flush(&self, state: &mut State, bytes: u64) {
         let Progress { number, end, .. } = state.stable;
         let is_first = state.batch.is_empty() && state.batch.start() > 0;

@@ -119,8 +119,8 @@ fn threads_lose_nothing_acknowledged() {
     }
 }
 
-/// What a flush beside appends has covered is told by later frames. None of them may call stable
-/// what a power cut tears.
+/// Later frames name the bytes that a flush beside appends has covered. A power cut must not tear
+/// these.
 #[test]
 fn flushes_beside_appends_keep_what_they_cover() {
     for seed in 0..300 {

@@ -155,7 +155,7 @@ fn no_record_is_freed_before_its_age() {
     }
 }
 
-/// Segments stayed in use until the records reached their first LSN again. So an empty log was full.
+/// Segments stayed in use until the records reached their first LSN again. An empty log was full.
 #[test]
 fn a_full_log_stayed_full_after_its_back_was_truncated() {
     for back in [1, 5, 20] {
@@ -199,8 +199,8 @@ fn retention_freed_nothing_after_a_truncation_of_the_back() {
     await_that(|| log.stats().segments <= 2);
 }
 
-/// Each state that a log may have after a power cut during a truncation of the back, a front behind
-/// it and appends into the segments that they free.
+/// The power fails during a truncation of the back, a front behind it, or appends into the segments
+/// that they free.
 #[test]
 fn a_power_cut_around_a_truncation_of_the_back_needs_no_segment_that_it_freed() {
     for durability in [Durability::EveryWrite, Durability::OnSync] {

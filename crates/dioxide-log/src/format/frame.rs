@@ -163,7 +163,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The life and the size of the frame that may begin at the start of `bytes`, which have its header.
+/// The life and the size of the frame that may begin at the start of `bytes`. They have its header.
 /// None if no frame begins there.
 pub fn claimed(bytes: &[u8]) -> Option<(u32, u64)> {
     let claims = bytes[ZERO_AT] == 0 && bytes[KIND_AT] != 0;

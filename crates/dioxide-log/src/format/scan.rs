@@ -188,15 +188,15 @@ pub struct Remnant {
     pub offset: u64,
     pub bytes: u64,
     pub life: u32,
-    /// What lies below this offset of the segment was stable when it was written.
+    /// All bytes below this offset of the segment were stable when it was written.
     pub stable: u64,
 }
 
 /// Looks for valid frames at every possible offset.
 ///
-/// Content may look like frames, at each offset, and each as long as the segment. So the search ends
-/// when the frames that were not valid had a multiple of the segment's size together. Frames that
-/// are damaged do not overlap, so they never have.
+/// Content may look like frames, at each offset, and each as long as the segment. So the search
+/// ends when the frames that were not valid had a multiple of the segment's size together. Frames
+/// that are damaged do not overlap, so they never have.
 #[derive(Debug)]
 pub struct Search {
     log: LogId,

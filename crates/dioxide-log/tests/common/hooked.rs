@@ -1,4 +1,4 @@
-//! A simulated disk that tells a test about calls.
+//! A simulated disk that reports calls to a test.
 
 use dioxide_log::Result;
 use dioxide_log::storage::memory::Memory;
