@@ -617,6 +617,7 @@ fn segments_of_garbage_were_read_before_they_were_freed() {
     let disk = Noted::default();
     let log = small().open_streams_storage(Arc::new(disk.clone())).unwrap();
     let (stream, other) = (log.stream(1), log.stream(2));
+    disk.lengths.lock().unwrap().clear();
     for _ in 0..300 {
         stream.append(&[7; 3000]).unwrap();
         other.append(b"a record").unwrap();
