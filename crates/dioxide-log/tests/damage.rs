@@ -12,7 +12,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 const SEGMENT_BYTES: usize = 64 << 10;
 
@@ -369,9 +368,9 @@ fn counted(disk: &Memory, read: &Arc<AtomicUsize>) -> Arc<Hooked> {
     })
 }
 
-/// Each word was checked as a frame of its own. With long segments an open took hours.
+/// The sums are counted by `content_like_frames_was_summed_once_for_each_word`.
 #[test]
-fn content_like_frames_was_read_once_for_each_word() {
+fn content_like_frames_is_read_a_few_times() {
     let disk = Memory::default();
     let log = long().open_storage(Arc::new(disk.clone())).unwrap();
     log.append(b"a record").unwrap();
@@ -384,11 +383,8 @@ fn content_like_frames_was_read_once_for_each_word() {
     blank[4096..].copy_from_slice(&like_frames(2, 0xF_0000, LONG_BYTES - 4096));
     killed.put(blank);
     let read = Arc::new(AtomicUsize::new(0));
-    let begun = Instant::now();
     let log = long().open_storage(counted(&killed, &read)).unwrap();
     assert_eq!(records(&log), [(Lsn(1), b"a record".to_vec())]);
-    // The sums of half a segment for each word took a minute.
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     let segments = read.load(Relaxed) / LONG_BYTES;
     assert!(segments <= 10, "{segments} times the size of a segment was read");
 }

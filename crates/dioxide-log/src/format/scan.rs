@@ -377,6 +377,21 @@ mod tests {
         }
     }
 
+    /// Each word was summed as a frame of its own. With long segments an open took hours.
+    #[test]
+    fn content_like_frames_was_summed_once_for_each_word() {
+        const BYTES: u64 = 1 << 20;
+        // A frame of half a segment seems to begin at each word.
+        let word = 3 | 1u64 << 32 | (BYTES / 2 >> 16) << 48;
+        let content = word.to_le_bytes().repeat(BYTES as usize / 8);
+        let mut search = Search::new(header().log, (3, 1), BYTES);
+        let below = BLOCK_BYTES + 3 * 8;
+        assert_eq!(
+            search.step(&content[BLOCK_BYTES as usize..], BLOCK_BYTES),
+            Looked::GivenUp { below }
+        );
+    }
+
     #[test]
     fn remnants_are_found_behind_an_invalid_frame() {
         let (mut bytes, _) = segment(&[
