@@ -7,7 +7,7 @@ use crate::backend::ring::Io;
 use crate::buffer::{Buffer, Segment};
 use crate::engine::core::{Core, Edge, Outbox, Request, Work};
 use crate::engine::io::{RequestIo, part_of, space_for};
-use crate::engine::process::{Ended, FileSystems};
+use crate::engine::process::Ended;
 use crate::engine::token::Token;
 use crate::engine::waiter::{Task, Wakeup};
 use crate::engine::{AfterFlush, Begun};
@@ -16,14 +16,6 @@ use smallvec::smallvec;
 use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
-
-/// The flushes on one file system.
-struct Sharers {
-    fs: FileSystems,
-    /// Those that need one, or are about to.
-    files: HashSet<usize>,
-    flushes: Vec<(usize, Request<Token>)>,
-}
 
 impl Driver {
     /// Changes the core of a file, and hands out its output. Tasks for this queue's operations stay
@@ -100,47 +92,37 @@ impl Driver {
         }
     }
 
-    /// Begins the flushes of several files, or lets them wait for a shared one. Durable writes in
-    /// flight are about to need a flush as well.
+    /// Begins the flushes of several files of one file system, or lets them wait for a shared one.
+    /// Durable writes in flight are about to need a flush as well.
     ///
-    /// One file system after the other: the thread may have to wait for one that does not respond.
-    /// A leader of another one would then wait as well, and all files that wait for it.
+    /// The thread may have to wait for a file system that does not respond. So the flushes of
+    /// others come later, when these have ended if there is no ring. Else threads with files there
+    /// would wait for a leader that does not begin, or for a flush whose end is not seen.
     pub(super) fn share(&mut self, flushes: Vec<(usize, Request<Token>)>) {
-        let mut each = Vec::<Sharers>::new();
-        for (file, request) in flushes {
-            let fs = &self.files[file].engine.fs;
-            let known = each.iter().position(|sharers| sharers.fs == *fs).unwrap_or(each.len());
-            if known == each.len() {
-                each.push(Sharers { fs: fs.clone(), files: HashSet::new(), flushes: Vec::new() });
-            }
-            each[known].files.insert(file);
-            each[known].flushes.push((file, request));
+        let Some((first, _)) = flushes.first() else { return };
+        let fs = self.files[*first].engine.fs.clone();
+        let (own, others): (Vec<_>, Vec<_>) =
+            flushes.into_iter().partition(|(file, _)| self.files[*file].engine.fs == fs);
+        for (file, request) in others {
+            self.tasks.share_later(file, request);
         }
-        for file in self.transfers.before_flushes() {
-            let engine = &self.files[file].engine;
-            let shares = |sharers: &&mut Sharers| engine.journal.is_ok() && sharers.fs == engine.fs;
-            if let Some(sharers) = each.iter_mut().find(shares) {
-                sharers.files.insert(file);
-            }
-        }
-        for Sharers { files, flushes, .. } in each {
-            self.share_on_one(flushes, files.len());
-        }
-    }
-
-    /// Begins the flushes of one file system, of whose files so many need a flush.
-    fn share_on_one(&mut self, flushes: Vec<(usize, Request<Token>)>, mut files: usize) {
+        let shares = |file: &usize| {
+            let engine = &self.files[*file].engine;
+            engine.journal.is_ok() && engine.fs == fs
+        };
+        let mut files: HashSet<usize> = own.iter().map(|(file, _)| *file).collect();
+        files.extend(self.transfers.before_flushes().filter(shares));
         // Without a ring, two flushes take twice as long as a shared one.
         let weight = if self.transfers.has_ring() { 1 } else { SHARERS_MIN };
-        let prepared = flushes.into_iter().map(|(file, request)| {
+        let prepared = own.into_iter().map(|(file, request)| {
             let needs = self.files[file].engine.reach_of_flush();
             (file, request, needs)
         });
         let prepared: Vec<_> = prepared.collect();
-        let mut turns = Vec::new();
+        let (mut turns, mut others) = (Vec::new(), files.len());
         for (file, request, needs) in prepared {
-            files -= 1;
-            let turn = self.files[file].engine.share(request, needs, files * weight);
+            others -= 1;
+            let turn = self.files[file].engine.share(request, needs, others * weight);
             turns.extend(turn.map(|(turn, request)| (file, turn, request)));
         }
         // After all have asked: a leader covers them. Leaders first: without a ring, the others
