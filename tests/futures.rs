@@ -654,14 +654,6 @@ fn a_task_goes_on_inside_its_waker(dir: TestDir) -> TrialResult {
 
 // --- reactors ------------------------------------------------------------------------------------
 
-fn threads_named(name: &str) -> usize {
-    let tasks = fs::read_dir("/proc/self/task").expect("the threads of this process");
-    let is_named = |task: &fs::DirEntry| {
-        fs::read_to_string(task.path().join("comm")).is_ok_and(|found| found.trim_end() == name)
-    };
-    tasks.flatten().filter(is_named).count()
-}
-
 fn a_reactor_of_plain_calls_does_the_same(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let reactor = Reactor::start(QueueOptions::new().depth(16).io_uring(false))?;
@@ -693,7 +685,9 @@ fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
     let (tell, told) = mpsc::channel();
     let waker = OnWake::waker(move || tell.send(fs::read_link("/proc/thread-self")).unwrap());
     append_and_forget(&file, record(1, 0, 1), &waker);
-    let stat = Path::new("/proc").join(told.recv_timeout(PATIENCE)??).join("schedstat");
+    let thread = Path::new("/proc").join(told.recv_timeout(PATIENCE)??);
+    assert_eq!(fs::read_to_string(thread.join("comm"))?.trim_end(), "dioxide-reactor");
+    let stat = thread.join("schedstat");
     let used = || {
         fs::read_to_string(&stat)
             .map(|stat| stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()))
@@ -705,12 +699,11 @@ fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
         used().ok() == before
     };
     assert!(soon(sleeps), "it does not sleep");
-    let before = threads_named("dioxide-reactor");
     drop(reactor);
     block_on(file.append(record(1, 1, 1))).0?;
-    assert_eq!(threads_named("dioxide-reactor"), before, "a file is left");
+    assert!(thread.exists(), "a file is left");
     drop(file);
-    assert!(soon(|| threads_named("dioxide-reactor") < before));
+    assert!(soon(|| !thread.exists()), "it does not end");
     Ok(())
 }
 

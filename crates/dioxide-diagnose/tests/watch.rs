@@ -20,12 +20,26 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65534;
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(is_soon(is_so), "waited in vain until {what}");
+}
+
+/// Waits until it is so. For scopes whose threads do not end after a panic.
+fn is_soon(mut is_so: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+    while begun.elapsed() < PATIENCE {
+        if is_so() {
+            return true;
+        }
         thread::sleep(Duration::from_millis(5));
     }
+    false
+}
+
+/// Waits until this number of sampling passes have begun and ended. Returns whether they have.
+fn has_looked(watcher: &Watcher, count: u64) -> bool {
+    let enough = watcher.looks() + count + 1;
+    is_soon(|| watcher.looks() >= enough)
 }
 
 fn program(pid: u32) -> Subject {
@@ -110,7 +124,7 @@ fn own_threads_are_seen_where_they_wait() {
 
         let watcher =
             Watcher::start(Whom::OwnThreads { name_prefix: "own-" }, Options::default()).unwrap();
-        thread::sleep(Duration::from_millis(300));
+        has_looked(&watcher, 10);
         let evidence = watcher.stop(program(std::process::id()));
         drop(guard);
         flock(&held, FlockOperation::Unlock).unwrap();
@@ -119,7 +133,7 @@ fn own_threads_are_seen_where_they_wait() {
         evidence
     });
 
-    assert!(evidence.looks >= 3, "{}", evidence.looks);
+    assert!(evidence.looks >= 10, "{}", evidence.looks);
     assert_eq!(evidence.threads, 5, "{:#?}", evidence.sightings);
     let call = |task| {
         of_task(&evidence, task).call.clone().unwrap_or_else(|| panic!("{task} is in no call"))
@@ -161,12 +175,15 @@ fn writes_are_seen_on_their_file() {
             thread::Builder::new().name("append".into()).spawn_scoped(scope, append).unwrap();
         }
         begun.wait();
+        let len = || fs::metadata(file.path()).unwrap().len();
         let watcher = Watcher::start(
             Whom::OwnThreads { name_prefix: "append" },
             Options { may_trace: false },
         )
         .unwrap();
-        thread::sleep(Duration::from_secs(1));
+        let before = len();
+        is_soon(|| len() > before);
+        has_looked(&watcher, 20);
         let evidence = watcher.stop(program(0));
         is_over.store(true, Ordering::Relaxed);
         evidence
@@ -249,7 +266,7 @@ fn a_program_that_stops_midway_is_seen_stopped() {
         let process = Pid::from_raw(pid as i32).unwrap();
         kill_process(process, Signal::STOP).unwrap();
         wait_until("it stops", || state(pid, pid) == Some('T'));
-        thread::sleep(Duration::from_millis(200));
+        assert!(has_looked(&watcher, 3));
         kill_process(process, Signal::CONT).unwrap();
         watcher.stop(program(pid))
     };
@@ -309,7 +326,7 @@ fn without_root_it_is_said_what_is_not_seen() {
     wait_until("it sleeps", || state(pid, pid) == Some('S'));
     let evidence = without_rights(|| {
         let watcher = Watcher::start(Whom::Program { pid }, Options::default()).unwrap();
-        thread::sleep(Duration::from_millis(200));
+        assert!(has_looked(&watcher, 1));
         watcher.stop(program(pid))
     });
     for part in [

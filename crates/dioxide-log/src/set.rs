@@ -685,7 +685,7 @@ mod tests {
                 sender.send(()).expect("it is awaited");
             }
         });
-        let opened = receiver.recv_timeout(Duration::from_secs(20));
+        let opened = receiver.recv_timeout(Duration::from_secs(120));
         locked(&steps.0).waits = None;
         closing.join().expect("no panic").expect("it closes");
         opening.join().expect("no panic");

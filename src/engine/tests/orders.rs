@@ -11,7 +11,7 @@ use crate::sync::JoinHandle;
 use smallvec::SmallVec;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -346,9 +346,13 @@ fn threads_share_a_file() {
 #[test]
 fn a_wake_up_is_never_lost() {
     const ROUNDS: u64 = 20_000;
+    // A lost wake-up stops all rounds; a busy machine only delays them.
+    const STUCK: Duration = Duration::from_secs(60);
+    let rounds = Arc::<AtomicU64>::default();
     let (ball, echo) = (Arc::<Waiter>::default(), Arc::<Waiter>::default());
     let (ended, end) = mpsc::channel();
     let (other_ball, other_echo) = (ball.clone(), echo.clone());
+    let done = rounds.clone();
     std::thread::spawn(move || {
         for n in 0..ROUNDS {
             other_ball.next(true, 0);
@@ -359,10 +363,16 @@ fn a_wake_up_is_never_lost() {
         for n in 0..ROUNDS {
             ball.answer(Ok(n));
             assert!(matches!(echo.next(true, 0), News::Done(Ok(answer)) if answer == n));
+            done.store(n + 1, Ordering::Relaxed);
         }
         ended.send(()).unwrap();
     });
-    end.recv_timeout(Duration::from_secs(20)).expect("nobody sleeps for ever");
+    let mut before = 0;
+    while let Err(error) = end.recv_timeout(STUCK) {
+        let now = rounds.load(Ordering::Relaxed);
+        assert!(now > before, "{error} after {now} rounds: a thread sleeps for ever");
+        before = now;
+    }
 }
 
 #[test]

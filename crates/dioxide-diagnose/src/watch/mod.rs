@@ -58,7 +58,7 @@ use stacks::Stacks;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -190,6 +190,7 @@ pub struct Watcher {
     /// Closed to stop the thread.
     stop: Option<Sender<()>>,
     is_over: Arc<AtomicBool>,
+    looks: Arc<AtomicU64>,
     /// None once it is joined.
     thread: Option<JoinHandle<Gathering>>,
 }
@@ -206,9 +207,9 @@ impl Watcher {
     }
 
     fn of(watched: Watched, options: Options) -> Result<Self, Error> {
-        let is_over = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = mpsc::channel();
-        let mut gathering = Gathering::new(watched, options, is_over.clone());
+        let mut gathering = Gathering::new(watched, options);
+        let (is_over, looks) = (gathering.is_over.clone(), gathering.looks.clone());
         let work = move || {
             gathering.watch(&stopped);
             gathering
@@ -217,12 +218,17 @@ impl Watcher {
             .name("dioxide-watch".into())
             .spawn(work)
             .map_err(Error::Thread)?;
-        Ok(Self { stop: Some(stop), is_over, thread: Some(thread) })
+        Ok(Self { stop: Some(stop), is_over, looks, thread: Some(thread) })
     }
 
     /// Whether all watched processes have ended.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// The number of sampling passes so far.
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
     }
 
     /// Stops, and returns the evidence. For a program, replaces ID, command line and number of
@@ -260,14 +266,14 @@ struct Gathering {
     rivals: Rivals,
     tracer: Option<Tracer>,
     traced: HashSet<u32>,
-    looks: u64,
+    looks: Arc<AtomicU64>,
     begun: Instant,
     ended: Instant,
     is_over: Arc<AtomicBool>,
 }
 
 impl Gathering {
-    fn new(mut watched: Watched, options: Options, is_over: Arc<AtomicBool>) -> Self {
+    fn new(mut watched: Watched, options: Options) -> Self {
         let now = Instant::now();
         let tracer = match options.may_trace {
             true => Tracer::start(watched.whom.is_program()),
@@ -291,10 +297,10 @@ impl Gathering {
             rivals: Rivals::default(),
             tracer: tracer.ok(),
             traced: HashSet::new(),
-            looks: 0,
+            looks: Arc::default(),
             begun: now,
             ended: now,
-            is_over,
+            is_over: Arc::default(),
         };
         gathering.scan();
         gathering.scan_files();
@@ -330,6 +336,7 @@ impl Gathering {
                 files_scanned = Instant::now();
             }
             self.look();
+            self.looks.fetch_add(1, Ordering::Relaxed);
             if self.watched.is_over() {
                 self.is_over.store(true, Ordering::Relaxed);
                 return;
@@ -361,7 +368,6 @@ impl Gathering {
     }
 
     fn look(&mut self) {
-        self.looks += 1;
         self.files.next_look();
         self.calls.next_look();
         let at_ns = self.recorder.now_ns();
@@ -467,7 +473,7 @@ impl Gathering {
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
             cpus: thread::available_parallelism().map_or(1, usize::from),
             watched_ns: watched.as_nanos() as u64,
-            looks: self.looks,
+            looks: self.looks.load(Ordering::Relaxed),
             threads,
             sightings,
             files,

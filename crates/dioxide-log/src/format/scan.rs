@@ -382,7 +382,7 @@ mod tests {
     fn content_like_frames_was_summed_once_for_each_word() {
         const BYTES: u64 = 1 << 20;
         // A frame of half a segment seems to begin at each word.
-        let word = 3 | 1u64 << 32 | (BYTES / 2 >> 16) << 48;
+        let word = 3 | 1u64 << 32 | ((BYTES / 2) >> 16) << 48;
         let content = word.to_le_bytes().repeat(BYTES as usize / 8);
         let mut search = Search::new(header().log, (3, 1), BYTES);
         let below = BLOCK_BYTES + 3 * 8;

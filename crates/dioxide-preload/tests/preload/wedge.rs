@@ -38,7 +38,9 @@ fn run_wedge(
 ) -> TrialResult {
     let other = lab::fresh_dir(Fs::Tmpfs, "beside_a_wedge")?;
     let mut command = Command::new("timeout");
-    command.args(["--signal=KILL", "60"]).arg(c_program("wedge", COMPILED[0]));
+    // A hang. The program also waits for mkfs on the FUSE disk.
+    let limit = LIMIT.as_secs().to_string();
+    command.args(["--signal=KILL", &limit]).arg(c_program("wedge", COMPILED[0]));
     command.args([how.as_ref(), file, beside, &other.join("other")]);
     with.set(&mut command);
     let mut program =
