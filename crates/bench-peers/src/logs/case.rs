@@ -21,6 +21,8 @@ pub enum Kind {
     OpenWal,
     RaftEngine,
     RaftLog,
+    /// Needs the feature `rocksdb`.
+    Rocksdb,
     WalDb,
     WalrusRust,
     Writeahead,
@@ -48,7 +50,7 @@ pub struct Case {
 }
 
 impl Kind {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::DioxideLog,
         Self::DioxideLogStreams,
         Self::DioxideLogSet,
@@ -60,6 +62,7 @@ impl Kind {
         Self::OpenWal,
         Self::RaftEngine,
         Self::RaftLog,
+        Self::Rocksdb,
         Self::WalDb,
         Self::WalrusRust,
         Self::Writeahead,
@@ -72,16 +75,27 @@ impl Kind {
         )
     }
 
+    /// Whether this build has it.
+    pub fn is_built(self) -> bool {
+        self != Self::Rocksdb || cfg!(feature = "rocksdb")
+    }
+
     /// Many logs are compared among those that have many logs in one; groups, among the logs of
     /// rafts.
     pub fn takes(self, shape: Shape) -> bool {
         let has_many = matches!(self, Self::DioxideLogStreams | Self::DioxideLogSet);
         match shape {
             Shape::Threads(_) | Shape::Batch(_) => !has_many && self != Self::DioxideRaft,
-            Shape::Logs(_) => has_many || matches!(self, Self::RaftEngine | Self::WalrusRust),
+            Shape::Logs(_) => {
+                has_many || matches!(self, Self::RaftEngine | Self::Rocksdb | Self::WalrusRust)
+            }
             Shape::Groups(_) => matches!(
                 self,
-                Self::DioxideRaft | Self::HiqliteWal | Self::RaftEngine | Self::RaftLog
+                Self::DioxideRaft
+                    | Self::HiqliteWal
+                    | Self::RaftEngine
+                    | Self::RaftLog
+                    | Self::Rocksdb
             ),
         }
     }
@@ -127,11 +141,12 @@ mod tests {
     #[test]
     fn each_log_takes_a_shape() {
         let all = |shape| Kind::ALL.into_iter().filter(move |kind| kind.takes(shape));
-        assert_eq!(all(Shape::Threads(16)).count(), 11);
+        assert_eq!(all(Shape::Threads(16)).count(), 12);
         assert!(all(Shape::Batch(9)).eq(all(Shape::Threads(16))));
         let many: Vec<_> = all(Shape::Logs(4)).map(|kind| kind.to_string()).collect();
-        assert_eq!(many, ["dioxide-log-streams", "dioxide-log-set", "raft-engine", "walrus-rust"]);
+        let published = ["raft-engine", "rocksdb", "walrus-rust"];
+        assert_eq!(many, [&["dioxide-log-streams", "dioxide-log-set"][..], &published].concat());
         let groups: Vec<_> = all(Shape::Groups(4)).map(|kind| kind.to_string()).collect();
-        assert_eq!(groups, ["dioxide-raft", "hiqlite-wal", "raft-engine", "raft-log"]);
+        assert_eq!(groups, ["dioxide-raft", "hiqlite-wal", "raft-engine", "raft-log", "rocksdb"]);
     }
 }

@@ -47,7 +47,10 @@ fn cases(args: &Log) -> Result<Vec<Case>> {
         "a record has {} bytes at least",
         ledger::RECORD_BYTES_MIN
     );
-    let kinds = if args.paths.is_empty() { Kind::ALL.into() } else { args.paths.clone() };
+    let kinds = match &args.paths[..] {
+        [] => Kind::ALL.into_iter().filter(|kind| kind.is_built()).collect(),
+        paths => paths.to_vec(),
+    };
     let threads = args.threads.iter().map(|&count| Shape::Threads(count));
     let batches = args.batch.iter().map(|&count| Shape::Batch(count));
     let logs = args.logs.iter().map(|&count| Shape::Logs(count));

@@ -12,6 +12,8 @@ mod open_wal;
 mod openraft_group;
 mod raft_engine;
 mod raft_log;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
 mod wal_db;
 mod walrus_rust;
 mod writeahead;
@@ -62,6 +64,10 @@ pub fn open(kind: Kind, shape: Shape, site: &Site) -> Result<Box<dyn Peer>> {
         Kind::RaftEngine => Box::new(raft_engine::Regions::open(site)?),
         Kind::RaftLog if is_groups => Box::new(raft_log::Groups::open(site)?),
         Kind::RaftLog => Box::new(raft_log::Group::open(site)?),
+        #[cfg(feature = "rocksdb")]
+        Kind::Rocksdb => Box::new(rocksdb::Rocksdb::open(site)?),
+        #[cfg(not(feature = "rocksdb"))]
+        Kind::Rocksdb => anyhow::bail!("build with `--features rocksdb`"),
         Kind::WalDb => Box::new(wal_db::WalDb::open(site)?),
         Kind::WalrusRust => Box::new(walrus_rust::Topics::open(site)?),
         Kind::Writeahead => Box::new(writeahead::Writeahead::open(site)?),
@@ -117,5 +123,10 @@ mod tests {
         wal_db_has_every_record: WalDb,
         walrus_rust_has_every_record: WalrusRust,
         writeahead_has_every_record: Writeahead,
+    }
+
+    #[cfg(feature = "rocksdb")]
+    each! {
+        rocksdb_has_every_record: Rocksdb,
     }
 }
