@@ -253,13 +253,8 @@ impl Search {
                 Ok(frame) => {
                     let stable = match frame.kind {
                         Kind::Flushed => frame.lsn.0,
-                        _ => {
-                            if frame.flags.stable {
-                                here
-                            } else {
-                                0
-                            }
-                        }
+                        _ if frame.flags.stable => here,
+                        _ => 0,
                     };
                     let bytes = frame.bytes();
                     return Looked::Found(Remnant { offset: here, bytes, life, stable });
