@@ -1,13 +1,15 @@
 //! Streams: many logs in one. On the file system of the tests, and on a simulated disk.
 
+#[path = "common/hooked.rs"]
+mod hooked;
+
 use dioxide_log::storage::memory::{Faults, Memory};
-use dioxide_log::storage::{Segment, Storage};
 use dioxide_log::{
-    Durability, Error, Log, LogOptions, Lsn, Result, Stream, StreamChange, StreamFollow,
-    StreamIter, StreamLog,
+    Durability, Error, Log, LogOptions, Lsn, Stream, StreamChange, StreamFollow, StreamIter,
+    StreamLog,
 };
+use hooked::{Call, Hooked};
 use std::future::Future;
-use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -542,82 +544,43 @@ fn errors_are_those_of_a_log() {
     assert!(matches!(refused, Err(Error::Options(_))));
 }
 
-/// A disk that notes the length of each read.
-#[derive(Clone, Debug, Default)]
-struct Noted {
-    disk: Memory,
-    lengths: Arc<Mutex<Vec<usize>>>,
-}
-
-#[derive(Debug)]
-struct NotedSegment(Noted, Arc<dyn Segment>);
-
-impl Storage for Noted {
-    fn path(&self) -> &Path {
-        self.disk.path()
-    }
-
-    fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
-        let note = |segment| Arc::new(NotedSegment(self.clone(), segment)) as Arc<dyn Segment>;
-        Ok(self.disk.segments()?.into_iter().map(note).collect())
-    }
-
-    fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
-        Ok(Arc::new(NotedSegment(self.clone(), self.disk.create(bytes)?)))
-    }
-
-    fn remove(&self, segment: &dyn Segment) -> Result<()> {
-        self.disk.remove(segment)
-    }
-}
-
-impl Segment for NotedSegment {
-    fn path(&self) -> &Path {
-        self.1.path()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.1.bytes()
-    }
-
-    fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
-        self.1.write(data, offset, durable)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.1.sync()
-    }
-
-    fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        self.0.lengths.lock().unwrap().push(into.len());
-        self.1.read(into, offset)
-    }
+/// The disk, with the length of each read.
+fn noted(disk: &Memory) -> (Arc<Hooked>, Arc<Mutex<Vec<usize>>>) {
+    let lengths = Arc::<Mutex<Vec<usize>>>::default();
+    let noted = lengths.clone();
+    let hooked = Hooked::new(disk, move |call| {
+        if let Call::Read(length) = call {
+            noted.lock().unwrap().push(length);
+        }
+    });
+    (hooked, lengths)
 }
 
 /// It read up to 256 KiB, as an iterator does.
 #[test]
 fn a_read_of_one_record_read_those_behind_it() {
-    let disk = Noted::default();
-    let log = LogOptions::new().open_streams_storage(Arc::new(disk.clone())).unwrap();
+    let (disk, lengths) = noted(&Memory::default());
+    let log = LogOptions::new().open_streams_storage(disk).unwrap();
     let stream = log.stream(1);
     for _ in 0..200 {
         stream.append(&[7; 1000]).unwrap();
     }
-    disk.lengths.lock().unwrap().clear();
+    lengths.lock().unwrap().clear();
     assert_eq!(stream.read(Lsn(3)).unwrap(), Some(vec![7; 1000]));
-    let lengths = disk.lengths.lock().unwrap().clone();
-    assert!(lengths.len() == 1 && lengths[0] <= 8192, "{lengths:?}");
+    let of_one = lengths.lock().unwrap().clone();
+    assert!(of_one.len() == 1 && of_one[0] <= 8192, "{of_one:?}");
     assert_eq!(stream.iter_from(Lsn(1)).count(), 200);
-    assert!(disk.lengths.lock().unwrap().len() < 10);
+    assert!(lengths.lock().unwrap().len() < 10);
 }
 
 /// The collector read each segment, also those that no stream needed.
 #[test]
 fn segments_of_garbage_were_read_before_they_were_freed() {
-    let disk = Noted::default();
-    let log = small().open_streams_storage(Arc::new(disk.clone())).unwrap();
+    let disk = Memory::default();
+    let (hooked, lengths) = noted(&disk);
+    let log = small().open_streams_storage(hooked).unwrap();
     let (stream, other) = (log.stream(1), log.stream(2));
-    disk.lengths.lock().unwrap().clear();
+    lengths.lock().unwrap().clear();
     for _ in 0..300 {
         stream.append(&[7; 3000]).unwrap();
         other.append(b"a record").unwrap();
@@ -626,9 +589,9 @@ fn segments_of_garbage_were_read_before_they_were_freed() {
     other.remove().unwrap();
     stream.truncate_front(stream.next_lsn()).unwrap();
     await_event(|| log.stats().log.segments < 3);
-    assert_eq!(disk.lengths.lock().unwrap().clone(), []);
+    assert_eq!(lengths.lock().unwrap().clone(), []);
     assert_eq!((stream.next_lsn(), log.stats().copied_bytes), (Lsn(301), 0));
-    let again = small().open_streams_storage(Arc::new(disk.disk.after_kill())).unwrap();
+    let again = small().open_streams_storage(Arc::new(disk.after_kill())).unwrap();
     assert_eq!((again.stream(1).first_lsn(), again.ids()), (Lsn(301), vec![1]));
 }
 
