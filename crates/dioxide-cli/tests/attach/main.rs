@@ -12,8 +12,12 @@ mod servers;
 
 use common::*;
 use dioxide_testkit::files::install_program;
+use dioxide_testkit::fuse_disk::FuseDisk;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, trials_with};
+use dioxide_testkit::trials::{
+    Failed, Trial, TrialResult, fuse_trials_where, lab_trials_where, trials_with,
+};
+use dioxide_testkit::volume::Volume;
 use limited::{Limited, on_ext4, on_ext4_with_limits};
 use nobody::AsNobody;
 use program::*;
@@ -75,9 +79,12 @@ fn the_owner_of_a_program_finds_it_too(dir: TestDir) -> TrialResult {
     let appends = format!("--ioengine=psync --bs=4k --rw=write:60k {INTERLEAVED}");
     let mut fio = user.command("fio", &fio_options("--filename=file", THREADS, &appends));
     let program = Program::spawn(&mut fio, Signal::KILL).wait_for_threads(threads_of_fio(THREADS));
-    let line = format!("diagnose --pid {} --seconds 2s --json -", program.pid());
-    let mut dioxide = user.command(own, &line);
-    let document = document(&dioxide.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?);
+    let observe = |seconds| {
+        let line = format!("diagnose --pid {} --seconds {seconds}s --json -", program.pid());
+        let mut dioxide = user.command(&own, &line);
+        dioxide.stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs")
+    };
+    let document = observe_by(observe, |document| is_led_by(document, "extending_writes"));
     let findings = findings_of(&document);
     assert_eq!(walls(&findings).first(), Some(&"extending_writes"), "{findings:#?}");
     let unseen = document["diagnoses"][0]["evidence"]["unseen"].to_string();
@@ -95,9 +102,54 @@ fn parts_of_blocks_wait_for_each_other(dir: TestDir) -> TrialResult {
     expect_wall(&psync(&dir, &format!("{RANDOM_WRITES} --bs=512")), "unaligned_writes")
 }
 
-fn buffered_writes_wait_for_each_other(dir: TestDir) -> TrialResult {
-    file_of(&dir, &Space::Written);
-    expect_wall(&psync(&dir, &format!("{RANDOM_WRITES} --direct=0")), "buffered_writes")
+/// fio, each thread of which waits in its first write for a disk that answers nothing.
+struct Stuck<'a> {
+    // In drop order: fio cannot be killed while it waits for the disk.
+    _goes_on: GoesOn<'a>,
+    fio: Program,
+}
+
+/// Resumes a stalled disk, even when a test fails.
+struct GoesOn<'a>(&'a FuseDisk);
+
+impl Drop for GoesOn<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.go_on();
+    }
+}
+
+impl<'a> Stuck<'a> {
+    /// Writes to a file of which fio first drops all cached pages.
+    fn start(volume: &'a Volume, more: &str) -> Result<Self, Failed> {
+        let disk = volume.disk().expect("a FUSE disk");
+        file_of(volume.path(), &Space::Written);
+        // A stall has a limit, which must not pass while another program runs.
+        let alone = Alone::wait();
+        let goes_on = GoesOn(disk);
+        disk.stall()?;
+        let writes = format!("--ioengine=psync {RANDOM_WRITES} {more}");
+        let options = fio_options("--filename=file", THREADS, &writes);
+        let mut command = Command::new("fio");
+        command.args(options.split_whitespace()).current_dir(volume.path());
+        let fio = Program::spawn_alone(alone, &mut command, Signal::KILL);
+        let stuck = Self { _goes_on: goes_on, fio };
+        stuck.fio.wait_for_stuck_threads(THREADS);
+        Ok(stuck)
+    }
+}
+
+/// Each write covers a part of a block. One thread reads the rest of its block, with the lock.
+fn buffered_writes_wait_for_each_other(kind: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(kind, 512 << 20)?;
+    let stuck = Stuck::start(&volume, "--bs=512 --direct=0")?;
+    expect_wall(&stuck.fio, "buffered_writes")
+}
+
+/// The control: direct writes wait for the disk, not for a lock.
+fn a_disk_that_does_not_answer_hung_diagnose(kind: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(kind, 512 << 20)?;
+    let stuck = Stuck::start(&volume, "--bs=4k")?;
+    expect_no_wall(&stuck.fio)
 }
 
 /// D6 of the review: by path, one lock had two causes.
@@ -105,13 +157,18 @@ fn checksums_are_the_one_cause_on_btrfs(dir: TestDir) -> TrialResult {
     const LOCKS: [&str; 5] =
         ["extending_writes", "holes", "unaligned_writes", "buffered_writes", "file_lock"];
     file_of(&dir, &Space::Written);
-    let by_process = diagnose(&psync(&dir, RANDOM_WRITES));
-    let by_path = findings(&run(&format!(
-        "diagnose {} --rw overwrite --numjobs 1,{THREADS} --runtime 200ms --rounds 1 --json -",
-        dir.display()
-    )));
+    let is_lock = |finding: &&Value| LOCKS.contains(&finding["wall"].as_str().unwrap());
+    let has_lock = |document: &Value| findings_of(document).iter().any(|finding| is_lock(&finding));
+    let by_process = observe_until(&psync(&dir, RANDOM_WRITES), has_lock);
+    let workload = |seconds: u32| {
+        run(&format!(
+            "diagnose {} --rw overwrite --numjobs 1,{THREADS} --runtime {}ms --rounds 1 --json -",
+            dir.display(),
+            seconds * 100
+        ))
+    };
+    let by_path = findings_of(&observe_by(workload, has_lock));
     for findings in [by_process, by_path] {
-        let is_lock = |finding: &&Value| LOCKS.contains(&finding["wall"].as_str().unwrap());
         let locks: Vec<&Value> = findings.iter().filter(is_lock).collect();
         let [lock] = locks[..] else { panic!("{findings:#?}") };
         assert_eq!(lock["wall"], "buffered_writes", "{findings:#?}");
@@ -129,8 +186,8 @@ fn durable_overwrites_wait_for_flushes(dir: TestDir) -> TrialResult {
 /// A checkpoint: one thread makes one file after the other durable.
 fn syncs_of_many_files_wait_for_a_flush_each(dir: TestDir) -> TrialResult {
     let writes = "--ioengine=psync --bs=4k --rw=randwrite --overwrite=1 --fdatasync=1";
-    let findings = diagnose(&fio_on("--nrfiles=64 --filesize=64k", &dir, 1, writes));
-    assert_eq!(walls(&findings).first(), Some(&"file_flushes"), "{findings:#?}");
+    let program = fio_on("--nrfiles=64 --filesize=64k", &dir, 1, writes);
+    let findings = find_wall(&program, "file_flushes");
     let verdict = findings[0]["verdict"].as_str().unwrap();
     assert!(verdict.contains(" one flush per file: ") && verdict.contains(" on loop"), "{verdict}");
     Ok(())
@@ -144,12 +201,13 @@ fn durable_writes_of_unwritten_space_wait_for_commits(dir: TestDir) -> TrialResu
 /// The workers wait for the lock that threads would wait for: the verdict names both.
 fn appends_on_rings_go_to_workers(dir: TestDir) -> TrialResult {
     let appends = format!("--ioengine=io_uring --iodepth=16 --bs=4k --rw=write:4k {INTERLEAVED}");
-    let findings = diagnose(&fio(&dir, 2, &appends));
-    let walls = walls(&findings);
-    assert!(
-        walls.contains(&"ring_workers") && walls.contains(&"extending_writes"),
-        "{findings:#?}"
-    );
+    let has_both = |findings: &[Value]| {
+        let walls = walls(findings);
+        walls.contains(&"ring_workers") && walls.contains(&"extending_writes")
+    };
+    let is_enough = |document: &Value| has_both(&findings_of(document));
+    let findings = observe_until(&fio(&dir, 2, &appends), is_enough);
+    assert!(has_both(&findings), "{findings:#?}");
     Ok(())
 }
 
@@ -211,13 +269,17 @@ fn ctrl_c_leaves_nothing_behind() -> TrialResult {
 const LIMIT: u32 = 100;
 
 /// The findings on random writes below `place`, of a cgroup with a limit on the device of `dir`.
-fn findings_under_a_limit(dir: &Path, place: &Path) -> Result<Vec<Value>, Failed> {
+/// Observes until this wall is among them.
+fn findings_under_a_limit(dir: &Path, place: &Path, wall: &str) -> Result<Vec<Value>, Failed> {
     file_of(place, &Space::Written);
     let number = rustix::fs::stat(dir)?.st_dev;
     let limited = Limited::new((rustix::fs::major(number), rustix::fs::minor(number)), LIMIT)?;
     let program = psync(place, RANDOM_WRITES);
     limited.add(program.pid())?;
-    let findings = diagnose(&program);
+    let is_enough = |document: &Value| {
+        is_led_by(document, "cgroup_limit") && walls(&findings_of(document)).contains(&wall)
+    };
+    let findings = observe_until(&program, is_enough);
     drop(program);
     drop(limited);
     assert_eq!(walls(&findings).first(), Some(&"cgroup_limit"), "{findings:#?}");
@@ -227,13 +289,13 @@ fn findings_under_a_limit(dir: &Path, place: &Path) -> Result<Vec<Value>, Failed
 }
 
 fn a_limit_of_the_cgroup_is_named(dir: TestDir) -> TrialResult {
-    findings_under_a_limit(&dir, &dir).map(drop)
+    findings_under_a_limit(&dir, &dir, "cgroup_limit").map(drop)
 }
 
 /// The defect: the files of an overlayfs had no devices, and so no limits.
 fn a_limit_below_an_overlay_was_not_seen(dir: TestDir) -> TrialResult {
     let overlay = Overlay::on(&dir)?;
-    let findings = findings_under_a_limit(&dir, overlay.path())?;
+    let findings = findings_under_a_limit(&dir, overlay.path(), "file_lock")?;
     let lock = findings.iter().find(|finding| finding["wall"] == "file_lock");
     let lock = lock.unwrap_or_else(|| panic!("{findings:#?}"));
     let verdict = lock["verdict"].as_str().unwrap();
@@ -291,10 +353,15 @@ fn trials() -> Vec<Trial> {
             on_ext4_and_xfs,
             parts_of_blocks_wait_for_each_other,
         ),
-        lab_trials_where(
+        fuse_trials_where(
             "buffered_writes_wait_for_each_other",
             on_ext4_and_xfs,
             buffered_writes_wait_for_each_other,
+        ),
+        fuse_trials_where(
+            "a_disk_that_does_not_answer_hung_diagnose",
+            on_ext4_and_xfs,
+            a_disk_that_does_not_answer_hung_diagnose,
         ),
         lab_trials_where(
             "durable_overwrites_wait_for_flushes",

@@ -17,18 +17,33 @@ pub const THREADS: usize = 16;
 /// Time limit for a program to end by itself.
 const END_MAX: Duration = Duration::from_secs(10);
 
+/// One program at a time, because other programs on the machine affect the verdict.
+pub struct Alone {
+    _guard: MutexGuard<'static, ()>,
+}
+
+impl Alone {
+    /// Waits until no other program of this test runs.
+    pub fn wait() -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        Self { _guard: ALONE.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+}
+
 /// A program, ended by this signal on drop.
 pub struct Program {
     pub child: Child,
     end: Signal,
-    /// One at a time, because other programs on the machine affect the verdict.
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
 
 impl Program {
     pub fn spawn(command: &mut Command, end: Signal) -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::spawn_alone(Alone::wait(), command, end)
+    }
+
+    /// The same, where no other program runs already.
+    pub fn spawn_alone(alone: Alone, command: &mut Command, end: Signal) -> Self {
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child =
             quiet.spawn().unwrap_or_else(|why| panic!("{:?}: {why}", command.get_program()));
@@ -56,6 +71,18 @@ impl Program {
         });
         self
     }
+
+    /// Waits until this number of its threads are in uninterruptible sleep.
+    pub fn wait_for_stuck_threads(&self, count: usize) {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.pid()));
+        let is_stuck = |task: &fs::DirEntry| {
+            fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| stat.contains(") D "))
+        };
+        wait_until("the threads of the program are stuck", || {
+            fs::read_dir(&tasks).map_or(0, |tasks| tasks.flatten().filter(is_stuck).count())
+                >= count
+        });
+    }
 }
 
 impl Drop for Program {
@@ -68,11 +95,6 @@ impl Drop for Program {
         }
         let _ = self.child.kill().and_then(|()| self.child.wait());
     }
-}
-
-pub fn document(output: &Output) -> Value {
-    expect_code(output, 0);
-    serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else")
 }
 
 pub fn findings_of(document: &Value) -> Vec<Value> {
@@ -93,10 +115,26 @@ pub fn walls(findings: &[Value]) -> Vec<&str> {
     walls.filter(|wall| !NO_WALLS.contains(wall)).collect()
 }
 
-/// The first finding must be this wall.
-pub fn expect_wall(program: &Program, wall: &str) -> TrialResult {
-    let findings = diagnose(program);
+/// The findings of the first observation that is enough, or of the longest one.
+pub fn observe_until(program: &Program, is_enough: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let line = |seconds| format!("diagnose --pid {} --seconds {seconds}s --json -", program.pid());
+    findings_of(&observe_by(|seconds| run(&line(seconds)), is_enough))
+}
+
+/// Whether the first finding is this wall.
+pub fn is_led_by(document: &Value, wall: &str) -> bool {
+    walls(&findings_of(document)).first() == Some(&wall)
+}
+
+/// The findings on a program, of which this wall must become the first.
+pub fn find_wall(program: &Program, wall: &str) -> Vec<Value> {
+    let findings = observe_until(program, |document| is_led_by(document, wall));
     assert_eq!(walls(&findings).first(), Some(&wall), "{findings:#?}");
+    findings
+}
+
+pub fn expect_wall(program: &Program, wall: &str) -> TrialResult {
+    find_wall(program, wall);
     Ok(())
 }
 

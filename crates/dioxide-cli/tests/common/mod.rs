@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use dioxide_testkit::lab::{Applies, Fs};
+use serde_json::Value;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Seconds of the observations of a program, until one of them is enough.
+const SECONDS: [u32; 5] = [2, 4, 8, 16, 32];
 
 /// `dioxide` with the words of `line` as arguments.
 pub fn dioxide(line: &str) -> Command {
@@ -44,6 +47,25 @@ pub fn expect_refusal(output: &Output, words: &str) {
     assert!(text.starts_with("dioxide: ") && text.contains(words), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
     assert_eq!(stdout(output), "");
+}
+
+/// The document that a command has printed.
+pub fn document(output: &Output) -> Value {
+    expect_code(output, 0);
+    serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else")
+}
+
+/// The document of the first observation that is enough, or of the longest one. `observe` gets the
+/// seconds. A busy machine gives the program too few turns for a short one.
+pub fn observe_by(observe: impl Fn(u32) -> Output, is_enough: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    for seconds in SECONDS {
+        last = document(&observe(seconds));
+        if is_enough(&last) {
+            break;
+        }
+    }
+    last
 }
 
 /// A short bench in `dir`: the minimum that still runs every route.

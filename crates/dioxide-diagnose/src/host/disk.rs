@@ -1,6 +1,6 @@
 //! The block device below a file, and its counters of completed requests, from sysfs.
 
-use rustix::fs::{major, makedev, minor, stat};
+use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -118,10 +118,16 @@ pub fn below(number: u64) -> BTreeSet<u64> {
             let members = fs::read_dir(sysfs.join("slaves")).into_iter().flatten().flatten();
             left.extend(members.filter_map(|member| number_of(&member.path())));
             let file = fs::read_to_string(sysfs.join("loop/backing_file"));
-            left.extend(file.ok().and_then(|file| Some(stat(file.trim_end()).ok()?.st_dev)));
+            left.extend(file.ok().and_then(|file| device_of(file.trim_end())));
         }
     }
     found
+}
+
+/// The device of a file, without a request to its file system, which may not answer.
+fn device_of(file: &str) -> Option<u64> {
+    let found = statx(CWD, file, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    Some(makedev(found.stx_dev_major, found.stx_dev_minor))
 }
 
 fn number_of(sysfs: &Path) -> Option<u64> {
