@@ -178,8 +178,10 @@ impl<F: Backing> GroupCommit<F> {
 mod tests {
     use super::super::backing::notes::Notes;
     use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, Weak};
     use std::thread::scope;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     const THREADS: usize = 16;
     const RECORDS: usize = 50;
@@ -209,13 +211,71 @@ mod tests {
         let bytes = crowd(&log, |record, offset| assert!(file.has(record, offset)));
         let state = file.state();
         assert_eq!(state.flushes, state.writes.len(), "one write and one flush for each group");
-        assert!(state.flushes < THREADS * RECORDS / 4, "{} groups", state.flushes);
         let ends = state.writes.iter().map(|(offset, len)| offset + *len as u64);
         let starts = state.writes.iter().skip(1).map(|(offset, _)| *offset).chain([bytes]);
         assert!(ends.eq(starts), "without a gap");
         assert!(state.size > bytes, "space is allocated ahead");
         log.finish().unwrap();
         assert_eq!((file.state().stable.len() as u64, file.state().size), (bytes, bytes));
+    }
+
+    /// A file whose flush waits until all other threads that still append are in the next group.
+    struct Crowded {
+        notes: Notes,
+        log: Weak<GroupCommit<Crowded>>,
+        appending: AtomicUsize,
+        /// Members of the group that is written.
+        members: AtomicUsize,
+    }
+
+    const LEN: usize = 10;
+
+    impl Backing for Crowded {
+        fn pwrite(&self, bytes: &[u8], offset: u64) -> Result<()> {
+            self.members.store(bytes.len() / LEN, Relaxed);
+            (&self.notes).pwrite(bytes, offset)
+        }
+
+        fn fdatasync(&self) -> Result<()> {
+            let log = self.log.upgrade().expect("its thread has it");
+            let (members, begun) = (self.members.load(Relaxed), Instant::now());
+            while members + log.gathering().bytes.len() / LEN < self.appending.load(Relaxed) {
+                if begun.elapsed() > Duration::from_secs(60) {
+                    return Err(Error::other("the other threads are in no group"));
+                }
+                yield_now();
+            }
+            (&self.notes).fdatasync()
+        }
+
+        fn allocate(&self, from: u64, end: u64) -> Result<()> {
+            (&self.notes).allocate(from, end)
+        }
+
+        fn truncate(&self, end: u64) -> Result<()> {
+            (&self.notes).truncate(end)
+        }
+    }
+
+    /// Each thread is in one of two consecutive groups.
+    #[test]
+    fn threads_that_wait_for_a_flush_share_the_next_one() {
+        let log = Arc::new_cyclic(|log| {
+            let appending = AtomicUsize::new(THREADS);
+            let (notes, log) = (Notes::default(), log.clone());
+            let file = Crowded { notes, log, appending, members: AtomicUsize::new(0) };
+            GroupCommit::new(file, Durability::EveryWrite)
+        });
+        let work = || {
+            for _ in 0..RECORDS {
+                log.append(&[7; LEN]).unwrap();
+            }
+            log.file.appending.fetch_sub(1, Relaxed);
+        };
+        scope(|scope| (0..THREADS).for_each(|_| _ = scope.spawn(work)));
+        let state = log.file.notes.state();
+        assert_eq!(state.stable.len(), THREADS * RECORDS * LEN);
+        assert!(state.flushes <= 2 * RECORDS + 1, "{} groups", state.flushes);
     }
 
     #[test]
