@@ -953,8 +953,9 @@ impl Writer {
         drop(state);
         waiting.wake();
         let mut state = self.lock();
-        // After a failure, a write may still be in flight. A flush may be at any time.
-        while state.has_driver || state.leading || state.flushes > 0 {
+        // After a failure, a write may still be in flight. A flush or a truncation of the back may run
+        // at any time.
+        while state.has_driver || state.leading || state.flushes > 0 || state.exclusive {
             state = self.wait(&self.room, state);
         }
         result
@@ -1012,7 +1013,9 @@ impl Writer {
         if lsn >= self.visible() {
             return None;
         }
-        let place = state.index.find(lsn)?;
+        let mut place = state.index.find(lsn)?;
+        // Records that are being removed lie behind it. Their numbers come again elsewhere.
+        place.run.1 = place.run.1.min(state.back);
         Some((place, member_of(&state.chain, place.segment)?.clone()))
     }
 
@@ -1092,22 +1095,28 @@ impl Writer {
     /// Waits until a record is acknowledged.
     pub fn acknowledge(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
         let state = self.lock();
-        if lsn < state.written.next || lsn < state.index.front() {
+        if lsn < state.written.next {
             return Ok(());
         }
         state.check_failure()?;
-        if lsn >= state.index.next() {
-            let (first, next) = (state.index.front(), state.index.next());
+        let (first, next) = (state.index.front(), state.index.next());
+        if lsn >= next {
             return Err(Error::OutOfRange { lsn, first, next });
+        }
+        if lsn < first {
+            // The front counts once it is written.
+            return self.settle(state).map(drop);
         }
         // The batch that is being composed holds the last records.
         let composed = state.index.next().0 - state.batch.records();
         match state.in_flight.clone() {
-            Some(ticket) if lsn.0 < composed => {
+            Some(ticket) if lsn.0 < composed || state.batch.is_empty() => {
                 drop(state);
                 ticket.wait(false);
                 ticket.outcome().expect("the wait is over").clone()
             }
+            // It was acknowledged, and is being removed.
+            None if state.batch.is_empty() => Ok(()),
             _ => {
                 let ticket = state.ticket.clone();
                 self.finish(state, &ticket)

@@ -1,111 +1,16 @@
 //! Calls that another thread makes between two steps of a call.
 
-use dioxide_log::storage::memory::{Faults, Memory};
-use dioxide_log::storage::{Mark, Segment, Storage};
-use dioxide_log::{Durability, Error, LogOptions, Lsn, Result};
-use std::fmt;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+#[path = "common/hooked.rs"]
+mod hooked;
+
+use dioxide_log::storage::Storage;
+use dioxide_log::storage::memory::Faults;
+use dioxide_log::{Durability, Error, LogOptions, Lsn, Record};
+use hooked::{Call, Hooked};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
-
-/// A call of a log to its disk.
-enum Call {
-    Publish(Mark),
-    Read,
-    Release,
-    Sync,
-}
-
-type Watch = Box<dyn Fn(Call) + Send + Sync>;
-
-/// A disk that shows each call to the test first.
-#[derive(Clone, Default)]
-struct Watched {
-    disk: Memory,
-    watch: Arc<OnceLock<Watch>>,
-}
-
-impl Watched {
-    fn watch(&self, watch: impl Fn(Call) + Send + Sync + 'static) {
-        assert!(self.watch.set(Box::new(watch)).is_ok(), "one for each disk");
-    }
-
-    fn show(&self, call: Call) {
-        if let Some(watch) = self.watch.get() {
-            watch(call);
-        }
-    }
-
-    fn segment(&self, inner: Arc<dyn Segment>) -> Arc<dyn Segment> {
-        Arc::new(WatchedSegment { disk: self.clone(), inner })
-    }
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watched")
-    }
-}
-
-impl Storage for Watched {
-    fn path(&self) -> &Path {
-        self.disk.path()
-    }
-
-    fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
-        Ok(self.disk.segments()?.into_iter().map(|segment| self.segment(segment)).collect())
-    }
-
-    fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
-        Ok(self.segment(self.disk.create(bytes)?))
-    }
-
-    fn remove(&self, segment: &dyn Segment) -> Result<()> {
-        self.disk.remove(segment)
-    }
-
-    fn publish(&self, mark: Mark) {
-        self.show(Call::Publish(mark));
-        self.disk.publish(mark);
-    }
-
-    fn release(&self) {
-        self.show(Call::Release);
-        self.disk.release();
-    }
-}
-
-#[derive(Debug)]
-struct WatchedSegment {
-    disk: Watched,
-    inner: Arc<dyn Segment>,
-}
-
-impl Segment for WatchedSegment {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.inner.bytes()
-    }
-
-    fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
-        self.inner.write(data, offset, durable)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.disk.show(Call::Sync);
-        self.inner.sync()
-    }
-
-    fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        self.disk.show(Call::Read);
-        self.inner.read(into, offset)
-    }
-}
 
 fn small() -> LogOptions {
     LogOptions::new().segment_bytes(64 << 10)
@@ -120,13 +25,13 @@ fn is_truncation(call: &Call) -> bool {
 #[test]
 fn a_front_amid_a_truncation_of_the_back_made_the_log_unopenable() {
     for front in [Lsn(8), Lsn(20)] {
-        let disk = Watched::default();
+        let disk = Hooked::default();
         let log = small().open_storage(Arc::new(disk.clone())).unwrap();
         for _ in 1..=9 {
             log.append(b"old").unwrap();
         }
         let (begun, other) = (OnceLock::new(), log.clone());
-        disk.watch(move |call| {
+        disk.hook(move |call| {
             if is_truncation(&call) && begun.set(()).is_ok() {
                 let truncating = other.clone();
                 // It publishes as well, so this thread does not wait for its end.
@@ -149,14 +54,14 @@ fn a_front_amid_a_truncation_of_the_back_made_the_log_unopenable() {
 /// The end from before came back, although a flush had raised it meanwhile.
 #[test]
 fn a_failed_truncation_of_the_back_hid_records_that_were_stable() {
-    let disk = Watched::default();
+    let disk = Hooked::default();
     let options = small().durability(Durability::OnSync);
     let log = options.open_storage(Arc::new(disk.clone())).unwrap();
     for _ in 1..=3 {
         log.append(b"a record").unwrap();
     }
     let (begun, other, faulty) = (OnceLock::new(), log.clone(), disk.disk.clone());
-    disk.watch(move |call| {
+    disk.hook(move |call| {
         if is_truncation(&call) && begun.set(()).is_ok() {
             let (syncing, truncating) = (other.clone(), other.clone());
             thread::spawn(move || syncing.sync().unwrap());
@@ -180,13 +85,13 @@ fn a_failed_truncation_of_the_back_hid_records_that_were_stable() {
 /// The log was closed while the flush was on its way, which then opened a segment for writing.
 #[test]
 fn a_flush_came_after_the_close() {
-    let disk = Watched::default();
+    let disk = Hooked::default();
     let options = small().durability(Durability::OnSync);
     let log = options.open_storage(Arc::new(disk.clone())).unwrap();
     log.append(b"a record").unwrap();
     let (begun, other, released) = (OnceLock::new(), log.clone(), Arc::<AtomicBool>::default());
     let has_released = released.clone();
-    disk.watch(move |call| match call {
+    disk.hook(move |call| match call {
         Call::Sync if begun.set(()).is_ok() => {
             let closing = other.clone();
             thread::spawn(move || closing.close().unwrap());
@@ -207,12 +112,12 @@ fn a_flush_came_after_the_close() {
 /// It returned none, as at the end of the log, because it looked for its record twice.
 #[test]
 fn a_follower_ended_at_a_truncation() {
-    let disk = Watched::default();
+    let disk = Hooked::default();
     let log = small().open_storage(Arc::new(disk.clone())).unwrap();
     log.append(b"a record").unwrap();
     let (begun, other) = (OnceLock::new(), log.clone());
-    disk.watch(move |call| {
-        if matches!(call, Call::Read) && begun.set(()).is_ok() {
+    disk.hook(move |call| {
+        if matches!(call, Call::Read(_)) && begun.set(()).is_ok() {
             let truncating = other.clone();
             thread::spawn(move || truncating.truncate_back(Lsn(1)).unwrap()).join().unwrap();
         }
@@ -221,4 +126,102 @@ fn a_follower_ended_at_a_truncation() {
     let record = follower.next().unwrap().expect("the log is open");
     assert_eq!((record.lsn, record.payload), (Lsn(1), &b"a record"[..]));
     assert_eq!(log.next_lsn(), Lsn(1));
+}
+
+/// It read on behind the last record that stays, where the old ones still lay.
+#[test]
+fn an_iterator_returned_records_that_were_removed() {
+    let disk = Hooked::default();
+    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+    for _ in 1..=9 {
+        log.append(b"old").unwrap();
+    }
+    let (iter, in_hook) = (Arc::new(Mutex::new(log.iter_from(Lsn(1)))), Arc::new(OnceLock::new()));
+    let (behind, begun) = (iter.clone(), in_hook.clone());
+    disk.hook(move |call| {
+        if is_truncation(&call) && begun.set(()).is_ok() {
+            assert_eq!(behind.lock().unwrap().by_ref().count(), 4);
+        }
+    });
+    log.truncate_back(Lsn(5)).unwrap();
+    assert!(in_hook.get().is_some());
+    log.append(b"new").unwrap();
+    let mut iter = iter.lock().unwrap();
+    let record = Some(Record { lsn: Lsn(5), payload: b"new" });
+    assert_eq!(iter.next().unwrap(), record);
+}
+
+/// The wait led an empty batch, which wrote the last block again.
+#[test]
+fn a_wait_for_a_record_that_is_being_removed_wrote() {
+    let disk = Hooked::default();
+    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+    for _ in 1..=9 {
+        log.append(b"old").unwrap();
+    }
+    let (begun, other, writes) = (OnceLock::new(), log.clone(), Arc::new(AtomicU64::new(0)));
+    let written = writes.clone();
+    disk.hook(move |call| {
+        written.fetch_add(u64::from(call == Call::Write), SeqCst);
+        if is_truncation(&call) && begun.set(()).is_ok() {
+            let waiting = other.clone();
+            let wait = thread::spawn(move || waiting.wait(Lsn(9)).unwrap());
+            while !wait.is_finished() && written.load(SeqCst) == 0 {
+                thread::yield_now();
+            }
+        }
+    });
+    log.truncate_back(Lsn(5)).unwrap();
+    assert_eq!(writes.load(SeqCst), 1);
+}
+
+/// A front above it was on its way, in the same batch. It failed, and the record was lost.
+#[test]
+fn a_wait_returned_before_a_record_was_written() {
+    let disk = Hooked::default();
+    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+    let (writes, other, faulty) = (AtomicU64::new(0), log.clone(), disk.disk.clone());
+    disk.hook(move |call| {
+        if call != Call::Write {
+            return;
+        }
+        if writes.fetch_add(1, SeqCst) > 0 {
+            let failed_call = Some(faulty.calls() + 1);
+            return faulty.set_faults(Faults { failed_call, ..Faults::default() });
+        }
+        // The write of the first record is in flight.
+        assert_eq!(other.submit(b"second").unwrap(), Lsn(2));
+        let truncating = other.clone();
+        thread::spawn(move || truncating.truncate_front(Lsn(3)).unwrap_err());
+        while other.first_lsn() != Lsn(3) {
+            thread::yield_now();
+        }
+    });
+    log.append(b"first").unwrap();
+    assert!(log.wait(Lsn(2)).is_err());
+}
+
+/// The log was closed amid the truncation, which did not publish that it was given up.
+#[test]
+fn a_close_amid_a_truncation_of_the_back_left_its_mark() {
+    for _ in 0..50 {
+        let disk = Hooked::default();
+        let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+        for _ in 1..=9 {
+            log.append(b"a record").unwrap();
+        }
+        let (begun, other) = (OnceLock::new(), log.clone());
+        disk.hook(move |call| {
+            if is_truncation(&call) && begun.set(()).is_ok() {
+                let closing = other.clone();
+                thread::spawn(move || closing.close().unwrap());
+                while other.truncate_front(Lsn(1)).is_ok() {
+                    thread::yield_now();
+                }
+            }
+        });
+        assert!(matches!(log.truncate_back(Lsn(5)), Err(Error::Closed)));
+        log.close().unwrap();
+        assert_eq!(disk.disk.mark().unwrap().expect("it was published").next, Lsn(10));
+    }
 }

@@ -1,26 +1,34 @@
 //! A simulated disk that reports calls to a test.
+#![allow(dead_code)]
 
 use dioxide_log::Result;
 use dioxide_log::storage::memory::Memory;
 use dioxide_log::storage::{Mark, Segment, Storage};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-/// A call of a segment.
+/// A call of a log to its disk, which begins unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// A read of this many bytes begins.
+    /// A read of this many bytes.
     Read(usize),
+    Write,
+    /// A flush.
+    Sync,
     /// A flush returns.
     Synced,
+    Publish(Mark),
+    Release,
 }
 
+type Hook = Box<dyn Fn(Call) + Send + Sync>;
+
 /// The disk. Clones are the same disk.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Hooked {
-    disk: Memory,
-    hook: Arc<dyn Fn(Call) + Send + Sync>,
+    pub disk: Memory,
+    hook: Arc<OnceLock<Hook>>,
 }
 
 #[derive(Debug)]
@@ -28,7 +36,20 @@ struct HookedSegment(Hooked, Arc<dyn Segment>);
 
 impl Hooked {
     pub fn new(disk: &Memory, hook: impl Fn(Call) + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { disk: disk.clone(), hook: Arc::new(hook) })
+        let hooked = Self { disk: disk.clone(), ..Self::default() };
+        hooked.hook(hook);
+        Arc::new(hooked)
+    }
+
+    /// Reports all calls from now on.
+    pub fn hook(&self, hook: impl Fn(Call) + Send + Sync + 'static) {
+        assert!(self.hook.set(Box::new(hook)).is_ok(), "one for each disk");
+    }
+
+    fn report(&self, call: Call) {
+        if let Some(hook) = self.hook.get() {
+            hook(call);
+        }
     }
 }
 
@@ -57,11 +78,17 @@ impl Storage for Hooked {
     }
 
     fn publish(&self, mark: Mark) {
+        self.report(Call::Publish(mark));
         self.disk.publish(mark);
     }
 
     fn mark(&self) -> Result<Option<Mark>> {
         self.disk.mark()
+    }
+
+    fn release(&self) {
+        self.report(Call::Release);
+        self.disk.release();
     }
 }
 
@@ -75,17 +102,19 @@ impl Segment for HookedSegment {
     }
 
     fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
+        self.0.report(Call::Write);
         self.1.write(data, offset, durable)
     }
 
     fn sync(&self) -> Result<()> {
+        self.0.report(Call::Sync);
         self.1.sync()?;
-        (self.0.hook)(Call::Synced);
+        self.0.report(Call::Synced);
         Ok(())
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        (self.0.hook)(Call::Read(into.len()));
+        self.0.report(Call::Read(into.len()));
         self.1.read(into, offset)
     }
 }
