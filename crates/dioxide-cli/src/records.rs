@@ -49,6 +49,8 @@ struct Facts {
     closed: bool,
     /// Frames of a torn write behind the end.
     remnants: u64,
+    /// Bytes behind the end that look like frames, and were not all checked.
+    unsearched: u64,
     /// The number of streams in use. None for a log without streams.
     streams: Option<usize>,
 }
@@ -83,14 +85,17 @@ impl Facts {
             bytes: report.bytes,
             closed: report.closed,
             remnants: report.remnants,
+            unsearched: report.unsearched,
             streams,
         }
     }
 }
 
 fn print(path: &Path) -> Result<()> {
-    let Facts { id, first_lsn, next_lsn, records, segments, bytes, closed, remnants, streams } =
-        Facts::of(path)?;
+    #[rustfmt::skip]
+    let Facts {
+        id, first_lsn, next_lsn, records, segments, bytes, closed, remnants, unsearched, streams
+    } = Facts::of(path)?;
     let range = match records {
         0 => format!("none, the next is {next_lsn}"),
         _ => format!("{first_lsn}..{} ({records})", next_lsn - 1),
@@ -103,6 +108,9 @@ fn print(path: &Path) -> Result<()> {
         writeln!(page, "bytes     {bytes}")?;
         writeln!(page, "closed    {closed}")?;
         writeln!(page, "remnants  {remnants}")?;
+        if unsearched > 0 {
+            writeln!(page, "unchecked {unsearched} bytes behind the end, which look like frames")?;
+        }
         match streams {
             Some(streams) => Ok(writeln!(page, "streams   {streams}")?),
             None => Ok(()),

@@ -996,7 +996,7 @@ fn a_log_is_checked_and_its_records_are_printed() {
     let facts: Value = serde_json::from_slice(&stat.stdout).unwrap();
     let expected = serde_json::json!({
         "id": id, "first_lsn": 11, "next_lsn": 22, "records": 11, "segments": 1,
-        "bytes": facts["bytes"], "closed": true, "remnants": 0, "streams": null,
+        "bytes": facts["bytes"], "closed": true, "remnants": 0, "unsearched": 0, "streams": null,
     });
     assert_eq!(facts, expected);
     expect_refusal(&command("log streams PATH"), "a log without streams");

@@ -39,10 +39,14 @@ use std::time::Instant;
 ///
 /// [`open`](Self::open) finds every acknowledged record, and possibly whole records behind them
 /// that were not yet acknowledged. It never finds a torn record, an old one of a reused segment, or
-/// a part of a batch. Damage of acknowledged records is an error, never a shorter log. The one
-/// limit: damage of the last write of a log that was not closed looks like a torn write. With
-/// [`Durability::OnSync`](dioxide::Durability::OnSync), so does damage of what the last
-/// [`sync`](Self::sync) has made stable, until an append follows.
+/// a part of a batch. Damage of acknowledged records is an error, never a shorter log, within two
+/// limits:
+///
+/// - Damage of the last write of a log that was not closed looks like a torn write. With
+///   [`Durability::OnSync`](dioxide::Durability::OnSync), so does damage of what the last
+///   [`sync`](Self::sync) has made stable, until an append follows.
+/// - Records that hold many headers of frames of their segment may hide damage of their own length.
+///   [`Report::unsearched`](crate::Report::unsearched) then has their bytes.
 #[derive(Clone)]
 pub struct Log(Arc<Open>);
 

@@ -8,7 +8,7 @@
 //! Nothing is changed. [`Recovered::clear`] is the writer's part.
 
 use crate::error::{Error, Result};
-use crate::format::frame::{HEADER_BYTES, Home};
+use crate::format::frame::{self, HEADER_BYTES, Home};
 use crate::format::header::{Found, Header};
 use crate::format::scan::{Ending, Looked, Remnant, Scan, Search, Step};
 use crate::format::{BLOCK_BYTES, Content, LogId, block_of, is_segment_size};
@@ -28,6 +28,8 @@ use std::thread;
 use std::time::Duration;
 
 const WINDOW_BYTES: usize = 1 << 20;
+/// What one write overwrites with zeros.
+const ZEROS_BYTES: usize = 256 << 10;
 const THREADS_MAX: usize = 8;
 /// The start of a segment without a valid header that is searched for frames. The first frame lies
 /// there if the header was written once.
@@ -94,6 +96,9 @@ pub struct Report {
     /// Valid frames of a torn write behind the end. They were never acknowledged, and the writer
     /// overwrites them with zeros.
     pub remnants: u64,
+    /// Bytes behind the end with more that looks like frames than recovery checks. The writer
+    /// overwrites them with zeros. If a frame before them was damaged, they may have had records.
+    pub unsearched: u64,
 }
 
 /// The log as it was left.
@@ -113,8 +118,26 @@ pub struct Recovered {
     pub end: u64,
     /// Whether the last segment is complete.
     pub ended: bool,
-    remnants: Vec<Remnant>,
+    torn: Torn,
     pub report: Report,
+}
+
+/// The frames of a torn write, which the writer overwrites with zeros.
+#[derive(Debug, Default)]
+struct Torn {
+    /// The number of valid frames.
+    frames: u64,
+    /// From the first to the end of the last.
+    range: Option<Range<u64>>,
+    /// The end of the range that may have more frames, in bytes.
+    unsearched: u64,
+}
+
+impl Torn {
+    fn add(&mut self, part: Range<u64>) {
+        let start = self.range.as_ref().map_or(part.start, |range| range.start);
+        self.range = Some(start.min(part.start)..part.end);
+    }
 }
 
 /// The frames of one segment.
@@ -242,17 +265,17 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
     }
 
     let last = chain.back().expect("the last segment");
-    let remnants = if ended { Vec::new() } else { remnants(last, end)? };
+    let torn = if ended { Torn::default() } else { look_behind(last, end)? };
     for segment in blank.iter().chain(&invalid) {
         look_for_later(last, segment, (!ended).then_some(end))?;
     }
     let older = members.into_values().map(|member| member.segment);
     let free = blank.into_iter().chain(older).chain(invalid).collect();
-    report.remnants = remnants.len() as u64;
+    (report.remnants, report.unsearched) = (torn.frames, torn.unsearched);
     let segment_bytes = last.header.segment_bytes;
     #[rustfmt::skip]
     let recovered =
-        Recovered { id, segment_bytes, index, chain, lowest, free, end, ended, remnants, report };
+        Recovered { id, segment_bytes, index, chain, lowest, free, end, ended, torn, report };
     Ok(Some(recovered))
 }
 
@@ -353,21 +376,20 @@ fn scan_all(members: &[Member]) -> Vec<Result<Scanned>> {
 }
 
 /// Passes all valid frames from an offset on to `see`, until one begins at `end` or behind, or
-/// `see` returns false. The payload of a frame has none. Returns the offset where the search was
-/// given up, if it was.
+/// `see` returns false. The payload of a frame has none.
 fn search(
-    mut search: Search,
+    search: &mut Search,
     segment: &Arc<dyn Segment>,
     Range { start: mut offset, end }: Range<u64>,
     mut see: impl FnMut(Remnant) -> Result<bool>,
-) -> Result<Option<u64>> {
+) -> Result<()> {
     let mut window = Window::new(WINDOW_BYTES.min((end - block_of(offset)) as usize));
     window.load(segment, offset, BLOCK_BYTES)?;
     while offset < end {
         match search.step(window.from(offset), offset) {
             Looked::Found(remnant) => {
                 if !see(remnant)? {
-                    return Ok(None);
+                    return Ok(());
                 }
                 offset = remnant.offset + remnant.bytes;
             }
@@ -377,20 +399,40 @@ fn search(
             }
             Looked::Nothing { below } => {
                 if window.from(below).len() as u64 == segment.bytes() - below {
-                    return Ok(None);
+                    return Ok(());
                 }
                 window.load(segment, below, BLOCK_BYTES)?;
                 offset = below;
             }
-            Looked::GivenUp { below } => return Ok(Some(below).filter(|below| *below < end)),
         }
     }
-    Ok(None)
+    Ok(())
 }
 
-/// The rest of a segment whose search was given up. It may have frames.
-fn rest_of(segment: &dyn Segment, life: u32, given_up: Option<u64>) -> Option<Remnant> {
-    given_up.map(|offset| Remnant { offset, bytes: segment.bytes() - offset, life, stable: 0 })
+/// Returns the valid frames of one life from an offset on. `see` may fail for one of them, or end
+/// the search with nothing.
+fn torn_from(
+    (log, life): (LogId, u32),
+    segment: &Arc<dyn Segment>,
+    from: u64,
+    mut see: impl FnMut(Remnant) -> Result<bool>,
+) -> Result<Torn> {
+    let (mut look, mut torn) = (Search::new(log, (life, 1), segment.bytes()), Torn::default());
+    let mut has_ended = false;
+    search(&mut look, segment, from..segment.bytes(), |remnant| {
+        torn.frames += 1;
+        torn.add(remnant.offset..remnant.offset + remnant.bytes);
+        has_ended = !see(remnant)?;
+        Ok(!has_ended)
+    })?;
+    if has_ended {
+        return Ok(Torn::default());
+    }
+    if let Some(passed) = look.passed() {
+        torn.unsearched = segment.bytes() - passed;
+        torn.add(passed..segment.bytes());
+    }
+    Ok(torn)
 }
 
 /// Whether a writer works beside a view: frames follow where there was none before.
@@ -400,26 +442,30 @@ fn has_grown(last: &Member, end: u64) -> Result<bool> {
 
 /// Returns the valid frames behind the end of the last segment. Fails if one of them shows that the
 /// frame at the end was stable once.
-fn remnants(last: &Member, end: u64) -> Result<Vec<Remnant>> {
-    let header = &last.header;
-    let behind = Search::new(header.log, (header.life(), 1), header.segment_bytes);
-    let mut remnants = Vec::new();
-    let given_up = search(behind, &last.segment, end..header.segment_bytes, |remnant| {
-        if remnant.stable > end {
-            if has_grown(last, end)? {
-                remnants.clear();
-                return Ok(false);
-            }
-            let at = remnant.offset;
-            let reason =
-                format!("no valid frame, but it was stable when the one at {at} was written");
-            return Err(Error::corrupt(last.segment.path(), end, reason));
+fn look_behind(last: &Member, end: u64) -> Result<Torn> {
+    let (header, segment) = (&last.header, &last.segment);
+    let home = (header.log, header.life());
+    let see = |remnant: Remnant| {
+        if remnant.stable <= end {
+            return Ok(true);
         }
-        remnants.push(remnant);
-        Ok(true)
-    })?;
-    remnants.extend(rest_of(last.segment.as_ref(), header.life(), given_up));
-    Ok(remnants)
+        if has_grown(last, end)? {
+            return Ok(false);
+        }
+        let at = remnant.offset;
+        let reason = format!("no valid frame, but it was stable when the one at {at} was written");
+        Err(Error::corrupt(segment.path(), end, reason))
+    };
+    // Content that looks like frames may end the search below. So the first one begins behind the
+    // frame at the end, if its length is intact.
+    let mut window = Window::new(BLOCK_BYTES as usize);
+    window.load(segment, end, HEADER_BYTES)?;
+    let claims = |(life, bytes)| (life == header.life()).then_some(end + bytes);
+    let behind = frame::claimed(window.from(end)).and_then(claims);
+    if let Some(behind) = behind.filter(|behind| *behind < segment.bytes()) {
+        torn_from(home, segment, behind, see)?;
+    }
+    torn_from(home, segment, end, see)
 }
 
 /// Looks for frames of a later segment than the last in a segment without a valid header: witnesses
@@ -428,7 +474,7 @@ fn look_for_later(last: &Member, segment: &Arc<dyn Segment>, open_end: Option<u6
     let later = (last.header.life().wrapping_add(1), u32::MAX / 2);
     let any = || Search::new(last.header.log, later, segment.bytes());
     let mut found = false;
-    search(any(), segment, BLOCK_BYTES..WITNESS_BYTES, |_| {
+    search(&mut any(), segment, BLOCK_BYTES..WITNESS_BYTES, |_| {
         found = true;
         Ok(false)
     })?;
@@ -443,14 +489,13 @@ fn look_for_later(last: &Member, segment: &Arc<dyn Segment>, open_end: Option<u6
         let reason = format!("no valid frame, but {path} has frames of a later segment");
         return Err(Error::corrupt(last.segment.path(), end, reason));
     }
-    search(any(), segment, BLOCK_BYTES..segment.bytes(), |remnant| {
+    search(&mut any(), segment, BLOCK_BYTES..segment.bytes(), |remnant| {
         if remnant.stable > BLOCK_BYTES {
             let reason = "the header of the last segment is damaged";
             return Err(Error::corrupt(segment.path(), 0, reason));
         }
         Ok(true)
     })
-    .map(drop)
 }
 
 impl Recovered {
@@ -465,7 +510,7 @@ impl Recovered {
             free,
             end: BLOCK_BYTES,
             ended: false,
-            remnants: Vec::new(),
+            torn: Torn::default(),
             report: Report::default(),
         }
     }
@@ -491,22 +536,18 @@ impl Recovered {
     /// The next segment is only written once the end of the last is stable.
     pub fn clear(&mut self) -> Result<()> {
         let last = self.chain.back().expect("the last segment");
-        if let Some(end) = self.remnants.iter().map(|remnant| remnant.offset + remnant.bytes).max()
-        {
-            write_zeros(last.segment.as_ref(), self.end, end)?;
-            self.remnants.clear();
+        if self.torn.unsearched > 0 {
+            let (path, bytes) = (last.segment.path().display(), self.torn.unsearched);
+            log::warn!("{path}: {bytes} bytes behind the end look like frames; they become zeros");
+        }
+        if let Some(range) = mem::take(&mut self.torn).range {
+            write_zeros(last.segment.as_ref(), self.end..range.end)?;
         }
         if let Some(next) = self.free.first().filter(|_| self.ended) {
             let life = (last.header.number + 1) as u32;
-            let torn = Search::new(self.id, (life, 1), self.segment_bytes);
-            let mut found = Vec::new();
-            let given_up = search(torn, next, BLOCK_BYTES..self.segment_bytes, |remnant| {
-                found.push(remnant);
-                Ok(true)
-            })?;
-            found.extend(rest_of(next.as_ref(), life, given_up));
-            for remnant in found {
-                write_zeros(next.as_ref(), remnant.offset, remnant.offset + remnant.bytes)?;
+            let torn = torn_from((self.id, life), next, BLOCK_BYTES, |_| Ok(true))?;
+            if let Some(range) = torn.range {
+                write_zeros(next.as_ref(), range)?;
             }
         }
         // Also after a close: the last write of a killed process may not be stable.
@@ -514,13 +555,21 @@ impl Recovered {
     }
 }
 
-/// Overwrites a part of a segment, and the rest of its last block, with stable zeros.
-fn write_zeros(segment: &dyn Segment, from: u64, to: u64) -> Result<()> {
-    let start = block_of(from);
-    let mut zeros = Buffer::zeroed((to - start).next_multiple_of(BLOCK_BYTES) as usize);
-    segment.read(&mut zeros[..BLOCK_BYTES as usize], start)?;
-    zeros[(from - start) as usize..].fill(0);
-    segment.write(&zeros, start, true)
+/// Overwrites a part of a segment, and the rest of its last block, with stable zeros. It begins at
+/// the end: after a crash, recovery finds what is left.
+fn write_zeros(segment: &dyn Segment, part: Range<u64>) -> Result<()> {
+    let first = block_of(part.start);
+    let mut end = part.end.next_multiple_of(BLOCK_BYTES);
+    let mut zeros = Buffer::zeroed(ZEROS_BYTES.min((end - first) as usize));
+    while end - first > zeros.len() as u64 {
+        end -= zeros.len() as u64;
+        segment.write(&zeros, end, true)?;
+    }
+    let rest = &mut zeros[..(end - first) as usize];
+    let kept = (part.start - first) as usize;
+    segment.read(&mut rest[..BLOCK_BYTES as usize], first)?;
+    rest[kept..].fill(0);
+    segment.write(rest, first, true)
 }
 
 #[cfg(test)]

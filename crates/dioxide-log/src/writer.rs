@@ -953,8 +953,8 @@ impl Writer {
         drop(state);
         waiting.wake();
         let mut state = self.lock();
-        // After a failure, a write may still be in flight. A flush or a truncation of the back may run
-        // at any time.
+        // After a failure, a write may still be in flight. A flush or a truncation of the back may
+        // run at any time.
         while state.has_driver || state.leading || state.flushes > 0 || state.exclusive {
             state = self.wait(&self.room, state);
         }

@@ -162,7 +162,7 @@ fn a_wait_for_a_record_that_is_being_removed_wrote() {
     let (begun, other, writes) = (OnceLock::new(), log.clone(), Arc::new(AtomicU64::new(0)));
     let written = writes.clone();
     disk.hook(move |call| {
-        written.fetch_add(u64::from(call == Call::Write), SeqCst);
+        written.fetch_add(u64::from(matches!(call, Call::Write(_))), SeqCst);
         if is_truncation(&call) && begun.set(()).is_ok() {
             let waiting = other.clone();
             let wait = thread::spawn(move || waiting.wait(Lsn(9)).unwrap());
@@ -182,7 +182,7 @@ fn a_wait_returned_before_a_record_was_written() {
     let log = small().open_storage(Arc::new(disk.clone())).unwrap();
     let (writes, other, faulty) = (AtomicU64::new(0), log.clone(), disk.disk.clone());
     disk.hook(move |call| {
-        if call != Call::Write {
+        if !matches!(call, Call::Write(_)) {
             return;
         }
         if writes.fetch_add(1, SeqCst) > 0 {

@@ -389,9 +389,9 @@ fn content_like_frames_is_read_a_few_times() {
     assert!(segments <= 10, "{segments} times the size of a segment was read");
 }
 
-/// Where the search ends, frames of a torn write may lie behind.
+/// What a search passes over may be frames of a torn write.
 #[test]
-fn a_search_that_is_given_up_leaves_no_frame_of_a_torn_write() {
+fn a_bounded_search_leaves_no_frame_of_a_torn_write() {
     let disk = Memory::default();
     let log = long().open_storage(Arc::new(disk.clone())).unwrap();
     log.append(b"one").unwrap();
@@ -399,12 +399,85 @@ fn a_search_that_is_given_up_leaves_no_frame_of_a_torn_write() {
     log.append_all(&[&second, b"three"]).unwrap();
     let torn = disk.copy();
     torn.edit(torn.names()[0], |bytes| bytes[4096 + 32 + 10] ^= 1);
-    let log = long().open_storage(Arc::new(torn.clone())).unwrap();
-    assert_eq!((log.last_lsn(), log.report().remnants), (Some(Lsn(1)), 1));
+    let longest = Arc::new(AtomicUsize::new(0));
+    let written = longest.clone();
+    let hooked = Hooked::new(&torn, move |call| {
+        if let Call::Write(bytes) = call {
+            written.fetch_max(bytes, Relaxed);
+        }
+    });
+    let log = long().open_storage(hooked).unwrap();
+    assert!(log.last_lsn() == Some(Lsn(1)) && log.report().unsearched > 0, "{:?}", log.report());
+    // It was the whole range.
+    assert!(longest.load(Relaxed) <= 256 << 10);
     let second = vec![2; second.len()];
     log.append(&second).unwrap();
     let log = long().open_storage(Arc::new(torn.after_kill())).unwrap();
     assert_eq!(records(&log), [(Lsn(1), b"one".to_vec()), (Lsn(2), second)]);
+    assert_eq!(log.report().unsearched, 0);
+}
+
+/// Headers of many frames of life 1, down to the smallest record. A search passes over all records
+/// behind them.
+fn headers() -> Vec<u8> {
+    let header = |length: u32| {
+        let mut bytes = [0; 24];
+        bytes[4..8].copy_from_slice(&length.to_le_bytes());
+        (bytes[16], bytes[20]) = (1, 1);
+        bytes
+    };
+    let lengths = [(0x8000, 100), (0x800, 50), (0x80, 50), (8, 50)];
+    lengths.iter().flat_map(|(length, count)| header(*length).repeat(*count)).collect()
+}
+
+/// The search for later frames began in the damaged record, and ended there.
+#[test]
+fn damage_of_content_like_frames_was_a_shorter_log() {
+    const SECOND: usize = 4096 + 32;
+    for closes in [true, false] {
+        let disk = Memory::default();
+        let log = long().open_storage(Arc::new(disk.clone())).unwrap();
+        log.append(b"one").unwrap();
+        log.append(&headers()).unwrap();
+        for _ in 0..50 {
+            log.append(b"more").unwrap();
+        }
+        if closes {
+            log.close().unwrap();
+        }
+        // In its payload, or in its length: then only the frame of the close shows it.
+        for at in [1000, 4, 5, 6, 7].into_iter().take(if closes { 5 } else { 1 }) {
+            let damaged = disk.copy();
+            damaged.edit(damaged.names()[0], |bytes| bytes[SECOND + at] ^= 1);
+            let opened = long().open_storage(Arc::new(damaged));
+            assert!(matches!(opened, Err(Error::Corrupt { .. })), "{closes}, {at}: {opened:?}");
+        }
+    }
+}
+
+/// Each of them was overwritten by a durable write of its own.
+#[test]
+fn remnants_of_a_lost_header_cost_a_write_each() {
+    let disk = Memory::default();
+    let log = open(&disk).unwrap();
+    log.append(&[1; 40 << 10]).unwrap();
+    // They do not fit behind it. The torn write of the next segment has lost its header.
+    let small = [&b"record"[..]; 1000];
+    log.append_all(&small).unwrap();
+    let killed = disk.copy();
+    killed.edit(killed.names()[1], |bytes| bytes[..4096].fill(0));
+    let writes = Arc::new(AtomicUsize::new(0));
+    let written = writes.clone();
+    let hooked = Hooked::new(&killed, move |call| {
+        written.fetch_add(usize::from(matches!(call, Call::Write(_))), Relaxed);
+    });
+    let options = LogOptions::new().segment_bytes(SEGMENT_BYTES as u64);
+    let log = options.open_storage(hooked).unwrap();
+    assert_eq!((log.last_lsn(), writes.load(Relaxed)), (Some(Lsn(1)), 1));
+    assert_eq!(log.append(b"new").unwrap(), Lsn(2));
+    let log = open(&killed.after_kill()).unwrap();
+    assert_eq!(log.read(Lsn(2)).unwrap(), Some(b"new".to_vec()));
+    assert_eq!(log.last_lsn(), Some(Lsn(2)));
 }
 
 /// A record came during each flush, so no later frame said that those before were stable.

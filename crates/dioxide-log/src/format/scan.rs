@@ -195,8 +195,8 @@ pub struct Remnant {
 /// Looks for valid frames at every possible offset.
 ///
 /// Content may look like frames, at each offset, and each as long as the segment. So the search
-/// ends when the frames that were not valid had a multiple of the segment's size together. Frames
-/// that are damaged do not overlap, so they never have.
+/// passes over long frames when those that were not valid had a multiple of the segment's size
+/// together. Frames that are damaged do not overlap, so they never have.
 #[derive(Debug)]
 pub struct Search {
     log: LogId,
@@ -206,6 +206,8 @@ pub struct Search {
     bytes: u64,
     /// What invalid frames may still have together, in bytes.
     left: u64,
+    /// The offset of the first frame that it passed over.
+    passed: Option<u64>,
 }
 
 /// The result of a step of a search.
@@ -221,10 +223,6 @@ pub enum Looked {
     Nothing {
         below: u64,
     },
-    /// As [`Nothing`](Self::Nothing), but the search ends there.
-    GivenUp {
-        below: u64,
-    },
 }
 
 impl Search {
@@ -233,7 +231,12 @@ impl Search {
 
     /// A search for frames of some lives: the first one, and how many follow each other.
     pub fn new(log: LogId, lives: (u32, u32), bytes: u64) -> Self {
-        Self { log, lives, bytes, left: Self::SEGMENTS_MAX * bytes }
+        Self { log, lives, bytes, left: Self::SEGMENTS_MAX * bytes, passed: None }
+    }
+
+    /// The offset from which on it may have missed a frame. None if it missed none.
+    pub fn passed(&self) -> Option<u64> {
+        self.passed
     }
 
     /// Looks from the start of `window`, which lies at `offset` of the segment.
@@ -246,8 +249,10 @@ impl Search {
             if life.wrapping_sub(first) >= lives || here + size > self.bytes {
                 continue;
             }
-            if size > self.left {
-                return Looked::GivenUp { below: here };
+            // Frames without a payload take little time. They show the most about the end.
+            if size > self.left.max(HEADER_BYTES) {
+                self.passed.get_or_insert(here);
+                continue;
             }
             match Frame::parse(rest, Home { log: self.log, life }, here) {
                 Ok(frame) => {
@@ -265,7 +270,7 @@ impl Search {
                     return Looked::Found(Remnant { offset: here, bytes, life, stable });
                 }
                 Err(Refused::Longer(bytes)) => return Looked::Longer { offset: here, bytes },
-                Err(Refused::Invalid) => self.left -= size,
+                Err(Refused::Invalid) => self.left = self.left.saturating_sub(size),
             }
         }
         Looked::Nothing { below: offset + at as u64 }
@@ -380,11 +385,9 @@ mod tests {
         let word = 3 | 1u64 << 32 | ((BYTES / 2) >> 16) << 48;
         let content = word.to_le_bytes().repeat(BYTES as usize / 8);
         let mut search = Search::new(header().log, (3, 1), BYTES);
-        let below = BLOCK_BYTES + 3 * 8;
-        assert_eq!(
-            search.step(&content[BLOCK_BYTES as usize..], BLOCK_BYTES),
-            Looked::GivenUp { below }
-        );
+        let looked = search.step(&content[BLOCK_BYTES as usize..], BLOCK_BYTES);
+        assert_eq!(looked, Looked::Nothing { below: BYTES - 16 });
+        assert_eq!(search.passed(), Some(BLOCK_BYTES + 3 * 8));
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Storage for Dir {
     }
 
     fn publish(&self, mark: Mark) {
-        let write = |file: &fs::File| file.write_all_at(&mark.encode(), 0);
+        let write = |file: &fs::File| write_mark(file, mark);
         let mut options = fs::OpenOptions::new();
         if let Err(error) = self.with_mark(options.read(true).write(true).create(true), write)
             && !self.has_warned.swap(true, Relaxed)
@@ -395,6 +395,15 @@ pub(crate) fn segment_names(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(names)
 }
 
+/// Replaces the mark. After a failure there is none: records of the old one may be removed by now.
+fn write_mark(file: &fs::File, mark: Mark) -> io::Result<()> {
+    file.write_all_at(&mark.encode(), 0).inspect_err(|_| {
+        if let Err(error) = file.set_len(0) {
+            log::error!("readers of other processes may see removed records: {error}");
+        }
+    })
+}
+
 /// Makes a file of zeros but for this first block. It is stable on return, its name is not.
 fn fill(path: &Path, bytes: u64, head: Option<&[u8]>) -> Result<()> {
     remove_if_there(path)?;
@@ -484,6 +493,20 @@ pub(super) fn sync_dir(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lsn::Lsn;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+    /// A reader took it for the state of the log, although records were removed since.
+    #[test]
+    fn a_mark_that_could_not_be_replaced_stayed() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = fs::File::from(memfd_create("mark", flags).expect("a file"));
+        let mark = Mark { epoch: 1, frames: 2, truncations: 0, next: Lsn(100) };
+        write_mark(&file, mark).expect("it is written");
+        fcntl_add_seals(&file, SealFlags::WRITE).expect("it is sealed");
+        write_mark(&file, Mark { truncations: 1, next: Lsn(50), ..mark }).expect_err("sealed");
+        assert_eq!(file.metadata().expect("it is open").len(), 0);
+    }
 
     /// Two writers had a log: one had opened the lock of a log of the name that was removed then.
     #[test]

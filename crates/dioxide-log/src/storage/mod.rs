@@ -68,7 +68,7 @@ pub trait Storage: Debug + Send + Sync + 'static {
     fn remove(&self, segment: &dyn Segment) -> Result<()>;
 
     /// Shows readers of other processes how far the log is stable. A failure is no failure of the
-    /// log: readers wait longer.
+    /// log: there is no mark then, and readers wait.
     fn publish(&self, _mark: Mark) {}
 
     /// The mark that was [published](Self::publish) last. None if there is none, or if it is being

@@ -59,7 +59,8 @@ const UNUSED_MAX: usize = 1024;
 /// A segment is free once no stream needs a record of it. When more than half of a log is garbage,
 /// a thread copies records of the oldest segment to the end of the log. So a stream that rests does
 /// not keep old segments. Two more segments are in reserve, so that a full log can be truncated.
-/// In memory, a record needs 16 bytes. A record is at most 8.25 KiB smaller than a segment.
+/// In memory, a record needs 16 bytes, and 16 more until it is visible. A record is at most
+/// 8.25 KiB smaller than a segment.
 ///
 /// # After a crash
 ///

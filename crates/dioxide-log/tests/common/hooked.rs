@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock};
 pub enum Call {
     /// A read of this many bytes.
     Read(usize),
-    Write,
+    /// A write of this many bytes.
+    Write(usize),
     /// A flush.
     Sync,
     /// A flush returns.
@@ -102,7 +103,7 @@ impl Segment for HookedSegment {
     }
 
     fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
-        self.0.report(Call::Write);
+        self.0.report(Call::Write(data.len()));
         self.1.write(data, offset, durable)
     }
 
