@@ -32,12 +32,19 @@ use std::sync::Arc;
 /// [`ErrorKind::Forked`], and the exit of the child changes nothing. A read-only handle continues
 /// in the child, as a reader beside another process.
 ///
+/// An extension beyond RLIMIT_FSIZE fails with EFBIG. A write beyond it and below the length ends
+/// the process by SIGXFSZ, as the kernel's `pwrite` does. A process that ignores the signal gets
+/// EFBIG.
+///
 /// # Locks
 ///
 /// A writer process holds a lock of one byte near the largest offset (an OFD lock of byte 2⁶³ - 2),
 /// which keeps other writers out. It conflicts with POSIX and OFD locks of the same process that
 /// reach this byte. A lock of the program to the end of the file and beyond (`l_len` 0) fails with
 /// `EAGAIN`. Lock a range that ends below, such as 2⁶² bytes.
+///
+/// The children of a fork have the lock as well. After the process is killed, no other opens the
+/// file for writing until its children have ended or executed another program.
 ///
 /// As in POSIX, closing any descriptor of a file ends all POSIX locks that the process has on it.
 /// This holds for the last writing handle, for each read-only one, and for

@@ -166,7 +166,7 @@ impl Drop for ThreadPool {
 
 impl fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hands").field("threads_max", &self.threads_max).finish_non_exhaustive()
+        f.debug_struct("ThreadPool").field("threads_max", &self.threads_max).finish_non_exhaustive()
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn many_callers_share_the_hands() {
+    fn many_callers_share_the_threads() {
         let pool = ThreadPool::new(2);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_on_offer_while_all_hands_are_held_up() {
+    fn nothing_is_left_on_offer_while_all_threads_are_held_up() {
         let pool = ThreadPool::new(1);
         // For the caller, the pool thread and the test; twice.
         let barrier = Arc::new(Barrier::new(3));
@@ -242,7 +242,7 @@ mod tests {
     /// Otherwise the child of a fork would wait forever when it drops a volume that its parent
     /// closed.
     #[test]
-    fn hands_that_have_ended_leave_no_thread_to_wait_for() {
+    fn a_pool_that_has_ended_leaves_no_thread_to_wait_for() {
         let pool = ThreadPool::new(2);
         pool.all(numbers(3));
         assert_eq!(pool.threads.lock().len(), 2);
@@ -299,7 +299,7 @@ mod models {
 
     /// The caller withdraws its batch before it goes on. A late pool thread finds nothing.
     #[test]
-    fn loom_hands_end_while_one_comes_late() {
+    fn loom_a_pool_ends_while_a_thread_comes_late() {
         explore(2, || {
             let (pool, count) = (ThreadPool::new(1), Arc::new(AtomicUsize::new(0)));
             assert_eq!(pool.all(counted(&count)), [0, 1]);

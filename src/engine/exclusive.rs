@@ -335,7 +335,10 @@ impl Engine {
         theirs: Option<u64>,
     ) -> std::io::Result<Attempt<Option<u64>>> {
         self.make_stable()?;
-        if let changed @ Attempt::Changed(_) = self.truncate_with(marker, len, len, theirs)? {
+        // A lower base would move the end of a file with holes before the truncate does. Recovery
+        // keeps a file that ends below the base.
+        let base = len.max(marker.base);
+        if let changed @ Attempt::Changed(_) = self.truncate_with(marker, base, len, theirs)? {
             return Ok(changed);
         }
         self.adopt_truncate(len);

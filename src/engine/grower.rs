@@ -23,7 +23,7 @@
 use super::core::{Failure, GrowthJob};
 use super::exclusive::written_above_the_end;
 use super::io::RequestIo;
-use super::truncate::{Attempt, Takes, changed_by_another, truncate};
+use super::truncate::{Attempt, Takes, changed_by_another, is_unsettled, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
@@ -210,10 +210,10 @@ impl Engine {
         self.backend.physical_size()
     }
 
-    /// Records that space up to `end` could not be taken back, for a later attempt. Not called
-    /// beside another writer, which may own that space.
+    /// Records that space up to `end` could not be taken back, for a later attempt. Not beside
+    /// another writer, which may own that space.
     pub(super) fn leave_behind(&self, end: u64, error: &std::io::Error) {
-        if !matches!(os_error::kind(error), ErrorKind::Busy(_)) {
+        if is_unsettled(error) || !matches!(os_error::kind(error), ErrorKind::Busy(_)) {
             self.left_behind.fetch_max(end, Ordering::Relaxed);
         }
     }

@@ -512,6 +512,27 @@ fn a_crash_during_an_extending_set_len_leaves_the_old_or_the_new_length() {
     }
 }
 
+/// The marker that announced the truncate had the new length as its base. The hole below the
+/// records ended the file there.
+#[test]
+fn a_crash_during_a_set_len_below_a_hole_left_a_third_length() {
+    for calls in 0.. {
+        let file = open(Disk::new(DISK_BYTES));
+        file.append(&record(1, 2), true).unwrap();
+        file.set_len(8 * BLOCK_BYTES).unwrap();
+        file.append(&record(2, 1), true).unwrap();
+        file.backend.die_after(calls);
+        let done = file.set_len(BLOCK_BYTES).is_ok();
+        for keep in [false, true] {
+            let blocks = open(file.backend.crash(|_| keep)).len() / BLOCK_BYTES;
+            assert!(blocks == 1 || blocks == 9, "{calls} calls: {blocks} blocks");
+        }
+        if done {
+            break;
+        }
+    }
+}
+
 #[test]
 fn a_growth_that_fails_half_way_is_taken_back() {
     let file = open(Disk::new(DISK_BYTES));

@@ -66,7 +66,19 @@ pub(super) fn truncate<T: PartialEq>(
             return Ok(Attempt::Done);
         }
     }
-    Err(written_by("another program"))
+    Err(unsettled())
+}
+
+/// The error of a truncate of a file that changed during each look: other threads write it, or
+/// another program does.
+fn unsettled() -> io::Error {
+    let why = "it changed during each look, and a truncate could destroy what was written";
+    io::Error::new(io::ErrorKind::ResourceBusy, ErrorKind::Busy(why.into()))
+}
+
+/// Whether a truncate failed because the file changed, and not for another writer that was found.
+pub(super) fn is_unsettled(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
 }
 
 /// Fails while another process has the file open for writing. Called before a marker announces a

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sim::{self, Call, Disk};
-use crate::{Buffer, Durability, ErrorKind, File, OpenOptions, Operation, Queue, Stats};
+use crate::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Operation, Queue, Stats};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -143,7 +143,10 @@ fn an_event_has_the_time_of_its_calls() {
     };
     sim::run(1, || {
         let disk = Disk::new(1);
-        let file = disk.open(durable().durability(Durability::OnSync), &name).unwrap();
+        // The budget for growth is that of the process, with all its tests. Growth stalls as well.
+        let mut options = durable();
+        options.durability(Durability::OnSync).growth(Growth::None);
+        let file = disk.open(&options, &name).unwrap();
         for (stall, range) in [(Duration::ZERO, Duration::ZERO..STALL), (STALL, STALL..2 * STALL)] {
             disk.stall(stall);
             file.append(&[1; BLOCK]).unwrap();

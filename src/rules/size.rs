@@ -2,7 +2,8 @@
 //! under its lock.
 //!
 //! `physical >= reserved >= written >= durable`. They describe extension only: an overwrite in
-//! flight lowers none of them. Only [`Sizes::cut`] and [`Sizes::recycle`] lower them.
+//! flight lowers none of them. [`Sizes::truncate`] and [`Sizes::recycle`] lower them all, a failure
+//! and the end of growth lower the first two.
 
 /// The sizes of a file, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use crate::backend::{Exclusion, Job, Stamp, Stamps};
 use crate::engine::handle::FileHandle;
 use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
+use crate::engine::truncate::LOOKS_MAX;
 use crate::rules::flush::Reach;
 use crate::rules::marker::{Marker, Mode};
 use crate::rules::recovery::Extent;
@@ -47,6 +48,8 @@ struct Beside {
     writer: Arc<Mutex<Option<String>>>,
     /// The description is O_DSYNC.
     flushes_each_write: bool,
+    /// There is no lease: a reader has the file open.
+    is_read: bool,
 }
 
 impl std::fmt::Debug for Beside {
@@ -63,6 +66,7 @@ impl Beside {
             dev: DEVS.fetch_add(1, Ordering::Relaxed),
             writer: Arc::default(),
             flushes_each_write: false,
+            is_read: false,
         }
     }
 
@@ -171,6 +175,7 @@ impl Backend for Beside {
         self.about_to(Before::Exclude);
         match &*self.writer.lock().unwrap() {
             Some(name) => Ok(Exclusion::Refused(name.clone())),
+            None if self.is_read => Ok(Exclusion::Unknown),
             None => self.disk.0.exclude_others(),
         }
     }
@@ -396,6 +401,31 @@ fn a_growth_that_fails_keeps_what_another_program_appended_to_the_last_block() {
     file.append(&record(2, 1), true).unwrap_err();
     assert!(beside.has_happened());
     assert_eq!(disk.0.physical_size().unwrap(), 1024);
+}
+
+/// Overwrites of other threads moved the stamps during each look. The rest of the growth then
+/// counted as another program's, and no later append found space.
+#[test]
+fn a_failed_growth_beside_overwrites_stopped_appends() {
+    let disk = Disk::new(DISK_BYTES);
+    disk.0.write(&[Segment::of(&record(1, 1))], 0, true).unwrap();
+    let beside = Beside { is_read: true, ..Beside::new(&disk) };
+    let file = beside.engine(Some(Prepared::Unwritten));
+    beside.before(Before::Allocate, |disk| {
+        disk.0.allocate(BLOCK_BYTES, 2 * BLOCK_BYTES).unwrap();
+        disk.fail(Call::Allocate, 0, libc::ENOSPC);
+    });
+    // Twice: by the growth, and by its next smaller attempt or its end.
+    for _ in 0..2 * LOOKS_MAX {
+        beside.before(Before::Exclude, |disk| {
+            disk.0.write(&[Segment::of(&record(3, 1))], 0, false).unwrap();
+        });
+    }
+    file.append(&record(2, 1), true).unwrap_err();
+    assert!(beside.has_happened());
+    file.append(&record(2, 1), true).unwrap();
+    file.finish().unwrap();
+    assert_eq!(disk.0.physical_size().unwrap(), 2 * BLOCK_BYTES);
 }
 
 /// A file without a marker, with a partial last block.
