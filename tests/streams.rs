@@ -4,7 +4,10 @@
 mod common;
 
 use common::*;
-use dioxide::{File, OpenOptions, Reader, Writer, copy, copy_with_progress, replace};
+use dioxide::{
+    Durability, File, Growth, OpenOptions, Reader, Writer, copy, copy_with_progress, replace,
+};
+use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::lab::TestDir;
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trials};
 use std::fs;
@@ -293,13 +296,64 @@ fn a_copy_keeps_bytes_holes_and_permissions(dir: TestDir) -> TrialResult {
     let (old, new) = (fs::metadata(&from)?, fs::metadata(&to)?);
     assert_eq!(new.permissions().mode() & 0o7777, 0o604);
     assert!(new.blocks() <= old.blocks() + 64, "{} {}", new.blocks(), old.blocks());
-    // Onto another file, of nothing, and onto itself.
+    // Onto another file, and of nothing.
     fs::write(dir.join("empty"), b"")?;
     assert_eq!(copy(dir.join("empty"), &to)?, 0);
     assert_eq!(fs::metadata(&to)?.len(), 0);
-    assert_eq!(copy(&from, &from)?, content.len() as u64);
-    assert!(fs::read(&from)? == content);
     assert_eq!(names(&dir)?, ["copy", "empty", "sparse"]);
+    Ok(())
+}
+
+/// It replaced the file by its copy, which other names of the file did not get.
+fn a_copy_onto_the_same_file_replaced_it(dir: TestDir) -> TrialResult {
+    let (from, content) = sparse_file(&dir)?;
+    fs::hard_link(&from, dir.join("link"))?;
+    let inode = fs::metadata(&from)?.ino();
+    for to in [from.clone(), dir.join("link"), dir.join(".").join("sparse")] {
+        let error = copy(&from, &to).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+    }
+    assert_eq!(fs::metadata(&from)?.ino(), inode);
+    assert!(fs::read(&from)? == content);
+    Ok(())
+}
+
+const RECORDS: usize = 64;
+
+/// A child whose file ends where only its records tell.
+fn append_into_zeros(acks: &Acks, args: &[String]) {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).growth(Growth::Zeroed).durability(Durability::EveryWrite);
+    let log = options.open(&args[0]).expect("it opens");
+    for number in 0..RECORDS as u64 {
+        acks.send([log.append(&[7; BLOCK_BYTES as usize]).expect("there is space"), number, 0]);
+    }
+    std::thread::sleep(PATIENCE);
+}
+
+/// The copy ended where the marker says, before acknowledged records.
+fn a_copy_of_a_killed_writers_file_lacked_durable_records(dir: TestDir) -> TrialResult {
+    let (from, to) = (dir.join("log"), dir.join("copy"));
+    let mut child = child::spawn("append_into_zeros", &[&*from.to_string_lossy()])?;
+    child.wait_for_acks(RECORDS, PATIENCE)?;
+    child.kill_9()?;
+    let len = RECORDS * BLOCK_BYTES as usize;
+    let is_grown = fs::metadata(&from)?.len() > len as u64;
+    fs::write(&to, "as it was")?;
+    match copy(&from, &to) {
+        Ok(copied) => {
+            assert!(!is_grown && copied == len as u64 && fs::read(&to)? == [7].repeat(len))
+        }
+        Err(error) => {
+            assert!(is_grown && error.kind() == io::ErrorKind::InvalidData, "{error}");
+            assert!(error.to_string().contains("its own program must open"), "{error}");
+            assert_eq!(fs::read(&to)?, b"as it was");
+        }
+    }
+    let log = OpenOptions::new().write(true).open(&from)?;
+    log.set_len(len as u64)?;
+    log.close()?;
+    assert_eq!(copy(&from, &to)?, len as u64);
     Ok(())
 }
 
@@ -350,11 +404,13 @@ fn trials() -> Vec<Trial> {
         a_replacement_that_fails_leaves_the_old_file,
         a_copy_keeps_bytes_holes_and_permissions,
         a_copy_of_a_file_that_is_grown_has_its_length,
+        a_copy_of_a_killed_writers_file_lacked_durable_records,
+        a_copy_onto_the_same_file_replaced_it,
         a_stopped_copy_leaves_nothing,
     ];
     tests.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect()
 }
 
 fn main() -> ExitCode {
-    dioxide_testkit::run(&[], trials)
+    dioxide_testkit::run(&[("append_into_zeros", append_into_zeros)], trials)
 }

@@ -60,8 +60,12 @@ pub fn replace<T>(
 ///
 /// # Errors
 ///
-/// Those of [`File::open`], [`Reader`] and [`replace`]. `UnexpectedEof`: `from` became shorter
-/// meanwhile.
+/// Those of [`File::open`], [`Reader`] and [`replace`].
+///
+/// - `InvalidInput`: both are the same file, or one is not a regular file.
+/// - `InvalidData`: a program writes `from` with zeroed or recycled space, or was killed. Only that
+///   program knows the end. It must open and close the file first.
+/// - `UnexpectedEof`: `from` became shorter meanwhile.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
     copy_with_progress(from, to, |_, _| ControlFlow::Continue(()))
 }
@@ -80,7 +84,13 @@ pub fn copy_with_progress(
     if !metadata.is_file() {
         return Err(not_regular(from.as_ref()));
     }
+    let id = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+    if fs::metadata(&to).is_ok_and(|to| id(&to) == id(&metadata)) {
+        let why = format!("it is the same file as {}", shown(from.as_ref()));
+        return Err(of(to.as_ref(), io::Error::new(io::ErrorKind::InvalidInput, why)));
+    }
     let source = File::open(&from)?;
+    check_end(&source).map_err(|error| of(from.as_ref(), error))?;
     let len = source.len()?;
     let mut reader = Reader::new(source);
     replace_like(to.as_ref(), Some(&metadata), |writer| {
@@ -113,6 +123,21 @@ pub fn copy_with_progress(
             ControlFlow::Break(()) => Err(io::ErrorKind::Interrupted.into()),
         }
     })
+}
+
+/// Fails if only the program that wrote the file can find its end.
+fn check_end(file: &File) -> io::Result<()> {
+    let FileHandle::Reader(reader) = file.inner() else { return Ok(()) };
+    match reader.unknown_end()? {
+        None => Ok(()),
+        Some(Range { start, end }) => {
+            let why = format!(
+                "it ends between {start} and {end} bytes; its own program must open and close it \
+                 before a copy"
+            );
+            Err(io::Error::new(io::ErrorKind::InvalidData, why))
+        }
+    }
 }
 
 /// The first range of data at or behind `from`, up to `len`.

@@ -12,6 +12,7 @@ use crate::rules::recovery::Verdict;
 use crate::sync::Mutex;
 use crate::sys::probe::{Alignment, Facts};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -269,6 +270,19 @@ impl Reader {
         };
         self.learn(marker.clone().filter(|marker| self.is_own(marker)).map(|marker| (marker, len)));
         Ok(View { marker, len, stamps })
+    }
+
+    /// Returns the range in which the file ends, if only its own program can find the end.
+    pub fn unknown_end(&self) -> io::Result<Option<Range<u64>>> {
+        if self.facts.is_device || self.writer().is_some() {
+            return Ok(None);
+        }
+        let (_, found) = recover::look(&*self.backend, self.facts.identity)?;
+        let is_known = match found.verdict {
+            Verdict::EndUnknown | Verdict::ModifiedExternally(_) => found.floor == found.ceiling,
+            Verdict::EndKnown | Verdict::Clean | Verdict::Foreign => true,
+        };
+        Ok((!is_known).then_some(found.floor..found.ceiling))
     }
 
     /// Whether a marker belongs to this file. It may be unreadable, or come from a copied file.
