@@ -2,11 +2,13 @@
 //! Process-wide.
 //!
 //! `dioxide log` does not listen, because it changes nothing. The default action ends it at once,
-//! also in a long read or a write to a full pipe. Signals that `nohup` ignores stay ignored.
+//! also in a long read or a write to a full pipe. Nor does `dioxide run`, whose program would lose
+//! its ignored signals. Signals that `nohup` ignores stay ignored.
 //!
 //! Scratch files have no name, so nothing is left behind in either case. But the second signal
 //! leaves the temporary file of a copy.
 
+use crate::sys::is_ignored;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -30,10 +32,13 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// From now on SIGINT, SIGTERM and SIGHUP set the flag that [`check`] reads.
+/// From now on SIGINT, SIGTERM and SIGHUP set the flag that [`check`] reads, unless ignored.
 pub fn listen() -> Result<()> {
     let again = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if is_ignored(signal).context("look for ignored signals")? {
+            continue;
+        }
         // Handlers run in this order: the first signal finds `again` still unset.
         flag::register_conditional_default(signal, again.clone())
             .and_then(|_| flag::register(signal, again.clone()))

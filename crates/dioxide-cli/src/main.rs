@@ -38,7 +38,7 @@ fn main() -> std::process::ExitCode {
     let cli = args::Cli::parse();
     warnings::to_stderr();
     let listening = match cli.command {
-        args::Command::Log(_) => Ok(()),
+        args::Command::Log(_) | args::Command::Run(_) => Ok(()),
         _ => interrupt::listen(),
     };
     let outcome = listening.and_then(|()| match cli.command {

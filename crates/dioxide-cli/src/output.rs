@@ -6,12 +6,16 @@ use crate::terminal::Terminal;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::text::shown;
+use rustix::fs::Access;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process;
 use textwrap::WordSplitter;
 use textwrap::core::display_width;
 
@@ -21,10 +25,11 @@ pub struct Text<'a> {
     pub text: String,
 }
 
-/// Checks that the requested files can be created, as far as possible before the work.
-pub fn check(wanted: &[Wanted<'_>]) -> Result<()> {
+/// Checks that the requested files can be created, as far as possible before the work. None of
+/// them may be a file that is read.
+pub fn check(wanted: &[Wanted<'_>], read: &[&Path]) -> Result<()> {
     for (nth, Wanted { option, path }) in wanted.iter().enumerate() {
-        let twin = wanted[..nth].iter().find(|other| other.path == *path);
+        let twin = wanted[..nth].iter().find(|other| names_the_same(other.path, path));
         if let Some(twin) = twin {
             bail!("{} and {option} name the same file: {}", twin.option, path.display());
         }
@@ -34,8 +39,29 @@ pub fn check(wanted: &[Wanted<'_>]) -> Result<()> {
             path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         ensure!(parent.is_dir(), "{option} {}: no such directory", path.display());
         ensure!(!path.is_dir(), "{option} {}: is a directory", path.display());
+        let is_read = read.iter().any(|read| names_the_same(read, path));
+        ensure!(!is_read, "{option} {}: is one of the results that are read", path.display());
+        // Of a new file, the directory.
+        let place = if path.exists() { path } else { parent };
+        rustix::fs::access(place, Access::WRITE_OK)
+            .with_context(|| format!("{option} {}: cannot be written", path.display()))?;
     }
     Ok(())
+}
+
+/// Whether two paths name one file, which may not be there yet.
+fn names_the_same(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let place = |path: &Path| {
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        Some((id(parent.unwrap_or(Path::new(".")))?, path.file_name()?.to_owned()))
+    };
+    match (id(one), id(other)) {
+        _ if one == other => true,
+        (Some(one), Some(other)) => one == other,
+        (None, None) => place(one).is_some_and(|one| Some(one) == place(other)),
+        _ => false,
+    }
 }
 
 /// The requested texts in the formats that several commands share.
@@ -171,7 +197,29 @@ pub fn deliver(
 
 fn write(text: &Text<'_>) -> Result<()> {
     let path = text.wanted.path;
-    fs::write(path, &text.text).with_context(|| format!("write {}", path.display()))
+    replace(path, text.text.as_bytes()).with_context(|| format!("write {}", path.display()))
+}
+
+/// Writes a file as a whole: an error leaves the old one. A pipe or device is written as it is.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let old = fs::metadata(path).ok();
+    if old.as_ref().is_some_and(|old| !old.is_file()) {
+        return fs::write(path, text);
+    }
+    // A link stays.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.tmp", process::id()));
+    let temporary = path.with_file_name(name);
+    let written = fs::write(&temporary, text)
+        .and_then(|()| old.map_or(Ok(()), |old| fs::set_permissions(&temporary, old.permissions())))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // It may not be there. The first error counts.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
 }
 
 #[cfg(test)]
@@ -181,7 +229,10 @@ mod tests {
     fn refusal(files: &[(&'static str, &str)]) -> String {
         let wanted: Vec<_> =
             files.iter().map(|&(option, path)| Wanted { option, path: Path::new(path) }).collect();
-        check(&wanted).err().map(|why| why.to_string()).unwrap_or_default()
+        check(&wanted, &[Path::new("/etc/hosts")])
+            .err()
+            .map(|why| why.to_string())
+            .unwrap_or_default()
     }
 
     #[test]
@@ -226,6 +277,14 @@ mod tests {
         assert_eq!(
             refusal(&[("--json", "-"), ("--html", "-")]),
             "--json and --html name the same file: -"
+        );
+        assert_eq!(
+            refusal(&[("--json", "/new"), ("--html", "/../new")]),
+            "--json and --html name the same file: /../new"
+        );
+        assert_eq!(
+            refusal(&[("--json", "/etc/../etc/hosts")]),
+            "--json /etc/../etc/hosts: is one of the results that are read"
         );
     }
 }

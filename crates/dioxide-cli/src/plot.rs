@@ -7,11 +7,13 @@ use crate::report::html::picture::{Panel, picture};
 use crate::saved::{self, Document, Row, Work};
 use crate::terminal::Terminal;
 use anyhow::Result;
+use std::path::PathBuf;
 
 /// Reads the results and draws a panel for each work of each of them.
 pub fn run(args: &args::Plot) -> Result<()> {
     let wanted = args::Wanted { option: "--svg", path: &args.svg };
-    output::check(&[wanted])?;
+    let read: Vec<_> = args.results.iter().map(PathBuf::as_path).collect();
+    output::check(&[wanted], &read)?;
     let documents =
         args.results.iter().map(|path| saved::read(path)).collect::<Result<Vec<_>>>()?;
     interrupt::check()?;

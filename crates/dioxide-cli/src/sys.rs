@@ -7,6 +7,19 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+/// Whether the process ignores a signal.
+pub fn is_ignored(signal: i32) -> io::Result<bool> {
+    // SAFETY: `sigaction` is plain data, for which zeros are valid. The call only reads the action.
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        action
+    };
+    Ok(action.sa_sigaction == libc::SIG_IGN)
+}
+
 /// `struct fiemap` of linux/fiemap.h without room for extents: only counts them.
 #[repr(C)]
 #[derive(Default)]

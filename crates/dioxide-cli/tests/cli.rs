@@ -941,6 +941,57 @@ fn an_ignored_signal_ended_a_command_of_a_log() {
     assert_eq!(stdout(&output).lines().count(), 2);
 }
 
+/// Whether the program sleeps as `sleep`, or has a handler of SIGTERM.
+fn is_begun(work: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", work.id())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    status.starts_with("Name:\tsleep\n") || caught & 1 << (Signal::TERM.as_raw() - 1) != 0
+}
+
+/// A handler took the place of `nohup`, and `run` gave the default action to its program.
+#[test]
+fn an_ignored_signal_ended_a_bench_and_a_program() {
+    let bench = "bench mixed --backend sim --numjobs 1 --runtime 1s --rounds 1";
+    for line in [bench, "run -- sleep 1"] {
+        let own = dioxide(line);
+        let mut nohup = Command::new("nohup");
+        nohup.arg(own.get_program()).args(own.get_args()).stdin(Stdio::null());
+        let work = nohup.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until("it works", || is_begun(&work));
+        kill_process(Pid::from_child(&work), Signal::HUP).unwrap();
+        expect_code(&work.wait_with_output().unwrap(), 0);
+    }
+}
+
+/// The full disk had a part of the new result, and nothing of the old one.
+#[test]
+fn a_result_that_is_not_written_leaves_the_old_one() {
+    let dir = fresh_dir();
+    let (saved, svg) = (dir.path().join("saved.json"), dir.path().join("new.svg"));
+    let bench = format!(
+        "bench mixed --backend sim --numjobs 1 --runtime 50ms --rounds 1 --json {}",
+        saved.display()
+    );
+    expect_code(&run(&bench), 0);
+    let old = fs::read(&saved).unwrap();
+    for line in [
+        format!("plot {0} --svg {0}", saved.display()),
+        format!("{bench} --baseline {}", saved.display()),
+    ] {
+        expect_refusal(&run(&line), "is one of the results that are read");
+    }
+    assert_eq!(fs::read(&saved).unwrap(), old);
+    // The limit ends the command amid the write.
+    fs::write(&svg, "old").unwrap();
+    let plot = dioxide(&format!("plot {} --svg {}", saved.display(), svg.display()));
+    let mut limited = Command::new("prlimit");
+    limited.args(["--fsize=1", "--"]).arg(plot.get_program()).args(plot.get_args());
+    let output = limited.output().unwrap();
+    assert!(!output.status.success());
+    assert_eq!(fs::read(&svg).unwrap(), b"old");
+}
+
 #[test]
 fn a_stream_is_followed() {
     let dir = fresh_dir();

@@ -18,8 +18,7 @@ use crate::terminal::Terminal;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, error::ErrorKind};
 use judge::{Compared, Rules, Verdict};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use unlike::Differences;
 
 /// Two runs, side by side.
@@ -64,12 +63,7 @@ pub fn run(args: args::Compare) -> Result<()> {
         .into_iter()
         .filter_map(|(option, path)| Some(Wanted { option, path: path.as_deref()? }))
         .collect();
-    output::check(&wanted)?;
-    for Wanted { option, path } in &wanted {
-        let is_same = |input: &PathBuf| fs::canonicalize(input).ok() == fs::canonicalize(path).ok();
-        let is_input = path.exists() && (is_same(&args.old) || is_same(&args.new));
-        ensure!(!is_input, "{option} {}: is one of the two results", path.display());
-    }
+    output::check(&wanted, &[&args.old, &args.new])?;
     let (old, new) = (saved::read(&args.old)?, saved::read(&args.new)?);
     let rules = Rules { by: args.by, limit_percent: args.fail_on_regression };
     let comparison = Comparison::new(&old, &new, rules);

@@ -24,7 +24,8 @@ use std::path::Path;
 
 /// Plans, measures and observes, judges, reports.
 pub fn run(args: args::Diagnose) -> Result<()> {
-    output::check(&args.output.wanted())?;
+    let read: Vec<_> = args.compare.as_deref().into_iter().collect();
+    output::check(&args.output.wanted(), &read)?;
     let options = watch::Options { may_trace: !args.no_trace };
     let before = args.compare.as_deref().map(change::read).transpose()?;
     let mut document = match &args.path {

@@ -69,7 +69,7 @@ impl<'a> History<'a> {
 /// Reads, judges, reports. An error of its own kind if something is slower than allowed.
 pub fn run(args: args::History) -> Result<()> {
     let wanted = args.output.wanted();
-    output::check(&wanted)?;
+    output::check(&wanted, &[])?;
     let found = read::read(&args.paths, args.newest.into())?;
     for Wanted { option, path } in wanted.iter().filter(|it| !it.is_stdout()) {
         ensure!(!found.has_read(path), "{option} {}: is one of the results", path.display());

@@ -62,7 +62,7 @@ pub fn run(args: &args::Probe) -> Result<()> {
 
 /// Writes and prints what `measure` finds.
 fn report(args: &args::Probe, measure: impl FnOnce() -> Result<Document>) -> Result<Document> {
-    output::check(&args.output.wanted())?;
+    output::check(&args.output.wanted(), &[])?;
     let document = measure()?;
     let texts = output::texts(&args.output, &document, || html::probe::page(&document))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);

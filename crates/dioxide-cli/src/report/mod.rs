@@ -120,7 +120,8 @@ pub fn check(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<(
     let fio = fio::files(routes, outputs)?;
     let wanted: Vec<_> =
         outputs.wanted().into_iter().chain(fio.iter().map(fio::File::wanted)).collect();
-    output::check(&wanted)
+    let baseline: Vec<_> = outputs.baseline.as_deref().into_iter().collect();
+    output::check(&wanted, &baseline)
 }
 
 /// Writes the requested outputs, and prints the report, then `comparison`. If stdout has another
