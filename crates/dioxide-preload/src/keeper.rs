@@ -362,8 +362,12 @@ fn end_by(signal: c_int) {
 
 /// The handler. Async-signal-safe.
 extern "C" fn came(signal: c_int) {
+    // The child of a vfork has the memory of its parent.
+    if !process::is_own() {
+        return end_by(signal);
+    }
     let is_first = CAME.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    if !(is_first && process::is_own() && wake()) {
+    if !(is_first && wake()) {
         return end_by(signal);
     }
     // Inside, the handler returns, because the library's work in this thread must finish. Outside,
@@ -433,7 +437,7 @@ fn is_ours(handler: sighandler_t) -> bool {
 
 /// Whether the library's handler stands in for the default action of this signal.
 fn is_kept(signal: c_int) -> bool {
-    ENDING.contains(&signal) && GUARDING.load(Ordering::Acquire)
+    ENDING.contains(&signal) && GUARDING.load(Ordering::Acquire) && process::is_own()
 }
 
 /// The handler that the program sees.

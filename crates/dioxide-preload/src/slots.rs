@@ -47,6 +47,9 @@ pub struct Slot {
     /// The kernel's description may lack the program's O_APPEND. It is outside the lock: a signal
     /// handler that interrupted the engine cannot wait for a lock of its own thread.
     hides_append: AtomicBool,
+    /// A signal handler that interrupted the engine has closed the number, so the state is that of
+    /// an earlier file. Also outside the lock.
+    is_lost: AtomicBool,
     /// The [`Kind`] of the state. A load waits for no lock, so a signal handler may use it.
     kind: AtomicU8,
 }
@@ -103,6 +106,7 @@ impl Drop for Changing {
             }
         };
         self.slot.hides_append.store(hides, Ordering::Relaxed);
+        self.slot.is_lost.store(false, Ordering::Relaxed);
         self.slot.kind.store(kind as u8, Ordering::Release);
     }
 }
@@ -135,6 +139,16 @@ impl Slot {
     /// For a change: waits for the transfers.
     pub fn write(&'static self) -> Changing {
         Changing { slot: self, state: self.state.write().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Records that the number is closed, from a signal handler that interrupted the engine.
+    pub fn lose(&self) {
+        self.is_lost.store(!self.is(Kind::Empty) && !self.is(Kind::Engine), Ordering::Relaxed);
+    }
+
+    /// Whether the state is that of an earlier file of the number.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Whether a write that bypasses the engine must use RWF_APPEND.

@@ -111,6 +111,9 @@ fn serve(
     if process::is_inside() || process::is_elsewhere() {
         return kernel();
     }
+    if slot.is_lost() {
+        files::forget_lost(fd);
+    }
     process::cancel_here();
     let mut was_tried = false;
     let how = loop {
@@ -350,6 +353,7 @@ pub fn sync_by_kernel(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
 
 /// Whether the engine has failed to close the file exactly. Sets `errno` to EIO, once per failure.
 pub fn failed_before(fd: c_int) -> bool {
+    files::forget_lost(fd);
     let Some(slot) = slots::find(fd) else { return false };
     // In a signal handler the slot's lock could block: the interrupted engine may hold it, and
     // another thread may wait for it.
@@ -395,7 +399,8 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
             libc::SEEK_END => match (len as i64).checked_add(offset).map(u64::try_from) {
                 Some(Ok(place)) => set(place),
                 Some(Err(_)) => Err(Instead::Errno(libc::EINVAL)),
-                None => Err(Instead::Errno(libc::EOVERFLOW)),
+                // The kernel's sum wraps.
+                None => Err(Instead::Errno(libc::EINVAL)),
             },
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let from = u64::try_from(offset)

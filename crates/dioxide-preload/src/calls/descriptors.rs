@@ -10,6 +10,7 @@ use libc::{c_int, c_long, c_uint};
 
 /// Whether the library knows the number.
 fn is_known(fd: c_int) -> bool {
+    files::forget_lost(fd);
     slots::find(fd).is_some_and(|slot| !process::is_inside() && slot.is_known())
         && !process::is_elsewhere()
 }
@@ -19,10 +20,20 @@ fn bad_number() -> c_int {
     -1
 }
 
+/// Closes a number by `close`, the kernel's call, in a signal handler that may have interrupted the
+/// engine. Later calls outside the handler then forget its file.
+fn close_in_a_handler(fd: c_int, close: impl Fn() -> c_int) -> c_int {
+    let lost = slots::find(fd).filter(|_| process::is_inside() && !process::is_elsewhere());
+    if let Some(slot) = lost {
+        slot.lose();
+    }
+    close()
+}
+
 /// Duplicates the descriptor `from` to the number `to` by `make`, the kernel's call.
 fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
     if from == to || from < 0 || !(is_known(from) || is_known(to)) {
-        return make();
+        return if from == to || from < 0 { make() } else { close_in_a_handler(to, make) };
     }
     if files::is_engines(to) || files::is_engines(from) {
         return bad_number();
@@ -81,7 +92,7 @@ fn last_number(last: c_uint) -> c_int {
 interpose! {
     |next| fn [close, __close](fd: c_int) -> c_int {
         if !is_known(fd) {
-            return next(fd);
+            return close_in_a_handler(fd, || next(fd));
         }
         if files::is_engines(fd) {
             return bad_number();

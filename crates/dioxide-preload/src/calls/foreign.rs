@@ -210,9 +210,12 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
         | libc::SYS_ftruncate
         | libc::SYS_fallocate
         | libc::SYS_dup
-        | libc::SYS_fcntl
-        | libc::SYS_sendfile => {
+        | libc::SYS_fcntl => {
             files::hand_back_descriptor(first as c_int, why);
+        }
+        libc::SYS_sendfile => {
+            files::hand_back_descriptor(first as c_int, why);
+            files::hand_back_descriptor(second as c_int, why);
         }
         libc::SYS_ioctl => {
             files::hand_back_descriptor(first as c_int, why);

@@ -6,9 +6,9 @@ use super::inode::{Description, Key, borrowed};
 use super::registry::{any_taken, inode_of, known, known_or_new, known_to_change, settings};
 use super::take_over::take_over;
 use crate::keeper;
-use crate::process::{Inside, is_inside};
+use crate::process::{Inside, is_elsewhere, is_inside};
 use crate::settings::Settings;
-use crate::slots::{self, State};
+use crate::slots::{self, Slot, State};
 use crate::summary::{self, Event};
 use crate::surroundings;
 use std::ffi::c_int;
@@ -114,6 +114,13 @@ pub fn close(fd: c_int, close: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
     match close() {
         0 if failed => Err(libc::EIO),
         result => Ok(result),
+    }
+}
+
+/// Forgets a descriptor that a signal handler has closed unseen. The number may be open again.
+pub fn forget_lost(fd: c_int) {
+    if slots::find(fd).is_some_and(Slot::is_lost) && !is_inside() && !is_elsewhere() {
+        release(fd);
     }
 }
 

@@ -49,7 +49,7 @@ mod inode;
 mod registry;
 mod take_over;
 
-pub use descriptors::{close, duplicate, flags_of, opened, set_flags};
+pub use descriptors::{close, duplicate, flags_of, forget_lost, opened, set_flags};
 pub use fork::{ForkLocks, Still, before_fork, end, in_child};
 pub use hand_back::{
     ask, hand_back, hand_back_broken, hand_back_descriptor, hand_back_path, hand_back_those,

@@ -1,5 +1,6 @@
 //! The known files, and the descriptor numbers of the engine.
 
+use super::descriptors::forget_lost;
 use super::inode::{Inode, Key};
 use crate::process::{Inside, is_elsewhere, is_inside};
 use crate::settings::Settings;
@@ -120,6 +121,7 @@ pub(super) fn known_or_new(key: Key, fd: c_int) -> Arc<Inode> {
 
 /// Returns the file of a descriptor, if it is known and not the kernel's until its last close.
 pub(super) fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
+    forget_lost(fd);
     let slot = slots::find(fd).filter(|_| !is_inside() && !is_elsewhere())?;
     let _inside = Inside::begin();
     let state = slot.read();

@@ -379,6 +379,74 @@ static void an_append_in_a_handler_that_interrupts_an_append(void) {
     tell("lost appends of the handler", lost[1]);
 }
 
+static atomic_int rotated;
+
+static void rotate_in_a_handler(int signal) {
+    (void)signal;
+    if (rotated++)
+        return;
+    int before = errno, old = fd;
+    rename("file", "file.1");
+    close(old);
+    fd = open("file", O_CREAT | O_DIRECT | O_APPEND | O_WRONLY, 0600);
+    if (fd != old)
+        _exit(3);
+    errno = before;
+}
+
+// The number has another file then. Later writes went to the old one.
+static void a_rotation_in_a_handler_that_interrupts_an_append(void) {
+    long found = 0, others = 0;
+    struct sigaction action = {.sa_handler = rotate_in_a_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR2, &action, NULL);
+    blocks[0] = aligned_alloc(BLOCK, BLOCK);
+    blocks[1] = aligned_alloc(BLOCK, BLOCK);
+    fill(blocks[0], BLOCK, 7);
+    fill(blocks[1], BLOCK, 8);
+    for (int round = 0; round < 6; round++) {
+        fd = open_direct("file", O_APPEND);
+        appended[0] = all_done = rotated = 0;
+        pthread_create(&appender, NULL, append_with_interruptions, NULL);
+        while (appended[0] < 16)
+            usleep(100);
+        pthread_kill(appender, SIGUSR2);
+        pthread_join(appender, NULL);
+        must("write", write(fd, blocks[1], BLOCK), BLOCK);
+        must("fdatasync", fdatasync(fd), 0);
+        close(fd);
+        fd = open("file", O_RDONLY);
+        while (read(fd, memory, BLOCK) == BLOCK)
+            found += is_filled(memory, BLOCK, 8);
+        close(fd);
+        fd = open("file.1", O_RDONLY);
+        while (read(fd, memory, BLOCK) == BLOCK)
+            others += is_filled(memory, BLOCK, 8);
+        close(fd);
+        unlink("file");
+        unlink("file.1");
+    }
+    tell("in the new file", found);
+    tell("in the old file", others);
+}
+
+// The child has the memory of its parent, which ended by the signal as well.
+static void a_vfork_child_that_ends_by_a_signal(void) {
+    fd = open_direct("file", O_APPEND);
+    write_together();
+    pid_t child = vfork();
+    if (child == 0) {
+        kill(getpid(), SIGTERM);
+        _exit(0);
+    }
+    int status;
+    must("wait", waitpid(child, &status, 0), child);
+    tell("signal", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    // The library's thread ends the program after a second.
+    for (int i = 0; i < 20; i++)
+        usleep(100000);
+    tell("alive", 1);
+}
+
 static void *signal_for_ever(void *unused) {
     (void)unused;
     while (!all_done) {
@@ -1519,6 +1587,8 @@ static const struct {
     CASE(jump_out_of_a_write),
     CASE(jump_out_of_a_durable_write),
     CASE(an_append_in_a_handler_that_interrupts_an_append),
+    CASE(a_rotation_in_a_handler_that_interrupts_an_append),
+    CASE(a_vfork_child_that_ends_by_a_signal),
     CASE(an_open_without_waiting_beside_a_take_over),
     CASE(a_sync_in_a_handler_beside_a_hand_back),
     CASE(a_sync_of_a_file_that_has_none),

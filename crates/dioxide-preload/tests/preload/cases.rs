@@ -16,7 +16,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The arguments of `c/cases.c`.
-const CASES: [&str; 43] = [
+const CASES: [&str; 45] = [
+    "a_rotation_in_a_handler_that_interrupts_an_append",
+    "a_vfork_child_that_ends_by_a_signal",
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
