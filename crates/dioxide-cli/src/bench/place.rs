@@ -15,6 +15,7 @@ use dioxide::{Buffer, Growth, OpenOptions};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open, syncfs, unlink};
 use rustix::io::Errno;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -155,10 +156,19 @@ impl BenchTarget {
     /// A directory for one run of a path whose files have names.
     pub fn make_dir(&self) -> Result<ScratchDir> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT.fetch_add(1, Relaxed);
-        let path = self.path.join(format!(".dioxide-bench-{}-{nth}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| self.name())?;
-        Ok(ScratchDir(path))
+        loop {
+            let nth = NEXT.fetch_add(1, Relaxed);
+            let path = self.path.join(format!(".dioxide-bench-{}-{nth}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                // A killed bench of this process id left it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => {
+                    return made
+                        .map(|()| ScratchDir(path.clone()))
+                        .with_context(|| format!("make the directory {}", path.display()));
+                }
+            }
+        }
     }
 
     /// A nameless file: it vanishes with the process, however that ends.
@@ -502,6 +512,21 @@ mod tests {
         let _scratch = place.prepare().unwrap();
         let _unlinked = place.unlinked(flags, Mode::RUSR | Mode::WUSR).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    /// No later bench with its process id had a directory, as in a container.
+    #[test]
+    fn a_directory_of_a_killed_bench_was_in_the_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = BenchTarget::directory(directory.path()).unwrap();
+        let made = place.make_dir().unwrap();
+        let prefix = format!(".dioxide-bench-{}-", std::process::id());
+        let number = made.0.file_name().unwrap().to_str().unwrap().strip_prefix(&prefix).unwrap();
+        let number: u32 = number.parse().unwrap();
+        for left in number + 1..number + 10 {
+            std::fs::create_dir(directory.path().join(format!("{prefix}{left}"))).unwrap();
+        }
+        place.make_dir().unwrap();
     }
 
     #[test]
