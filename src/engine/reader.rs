@@ -260,29 +260,22 @@ impl Reader {
         // Before the look: a change during it counts as a change since.
         let stamps = self.backend.stamps()?;
         let (marker, found) = recover::look(&*self.backend, self.facts.identity)?;
-        let len = match found.verdict {
-            Verdict::EndKnown => found.ceiling,
-            Verdict::EndUnknown => found.floor,
-            Verdict::ModifiedExternally(_) if found.floor < found.ceiling => found.floor,
-            Verdict::Clean | Verdict::Foreign | Verdict::ModifiedExternally(_) => {
-                found.physical_size
-            }
+        let len = match (found.unknown_end(), &found.verdict) {
+            (Some(range), _) => range.start,
+            (None, Verdict::EndKnown) => found.ceiling,
+            (None, _) => found.physical_size,
         };
         self.learn(marker.clone().filter(|marker| self.is_own(marker)).map(|marker| (marker, len)));
         Ok(View { marker, len, stamps })
     }
 
-    /// Returns the range in which the file ends, if only its own program can find the end.
+    /// See [`Recovery::unknown_end`](crate::rules::recovery::Recovery::unknown_end).
     pub fn unknown_end(&self) -> io::Result<Option<Range<u64>>> {
         if self.facts.is_device || self.writer().is_some() {
             return Ok(None);
         }
         let (_, found) = recover::look(&*self.backend, self.facts.identity)?;
-        let is_known = match found.verdict {
-            Verdict::EndUnknown | Verdict::ModifiedExternally(_) => found.floor == found.ceiling,
-            Verdict::EndKnown | Verdict::Clean | Verdict::Foreign => true,
-        };
-        Ok((!is_known).then_some(found.floor..found.ceiling))
+        Ok(found.unknown_end())
     }
 
     /// Whether a marker belongs to this file. It may be unreadable, or come from a copied file.

@@ -89,6 +89,11 @@ impl Recovery {
         self.verdict != Verdict::Clean
     }
 
+    /// Returns the range in which the file ends, if only its own program can find the end.
+    pub(crate) fn unknown_end(&self) -> Option<Range<u64>> {
+        (self.floor < self.ceiling).then_some(self.floor..self.ceiling)
+    }
+
     /// The state of a file without a marker.
     pub(crate) fn clean(physical_size: u64) -> Self {
         Self {

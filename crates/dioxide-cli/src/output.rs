@@ -201,6 +201,7 @@ fn write(text: &Text<'_>) -> Result<()> {
 }
 
 /// Writes a file as a whole: an error leaves the old one. A pipe or device is written as it is.
+/// `dioxide::replace` would need direct I/O, which not every place of a result has.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let old = fs::metadata(path).ok();
     if old.as_ref().is_some_and(|old| !old.is_file()) {

@@ -5,7 +5,7 @@ mod hooked;
 
 use dioxide_log::storage::Storage;
 use dioxide_log::storage::memory::Faults;
-use dioxide_log::{Durability, Error, LogOptions, Lsn, Record};
+use dioxide_log::{Durability, Error, Log, LogOptions, Lsn, Record};
 use hooked::{Call, Hooked};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,6 +14,15 @@ use std::time::Duration;
 
 fn small() -> LogOptions {
     LogOptions::new().segment_bytes(64 << 10)
+}
+
+/// A log of nine records.
+fn nine(disk: &Hooked) -> Log {
+    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
+    for _ in 1..=9 {
+        log.append(b"old").unwrap();
+    }
+    log
 }
 
 /// Whether a truncation of the back has begun.
@@ -26,10 +35,7 @@ fn is_truncation(call: &Call) -> bool {
 fn a_front_amid_a_truncation_of_the_back_made_the_log_unopenable() {
     for front in [Lsn(8), Lsn(20)] {
         let disk = Hooked::default();
-        let log = small().open_storage(Arc::new(disk.clone())).unwrap();
-        for _ in 1..=9 {
-            log.append(b"old").unwrap();
-        }
+        let log = nine(&disk);
         let (begun, other) = (OnceLock::new(), log.clone());
         disk.hook(move |call| {
             if is_truncation(&call) && begun.set(()).is_ok() {
@@ -132,10 +138,7 @@ fn a_follower_ended_at_a_truncation() {
 #[test]
 fn an_iterator_returned_records_that_were_removed() {
     let disk = Hooked::default();
-    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
-    for _ in 1..=9 {
-        log.append(b"old").unwrap();
-    }
+    let log = nine(&disk);
     let (iter, in_hook) = (Arc::new(Mutex::new(log.iter_from(Lsn(1)))), Arc::new(OnceLock::new()));
     let (behind, begun) = (iter.clone(), in_hook.clone());
     disk.hook(move |call| {
@@ -155,10 +158,7 @@ fn an_iterator_returned_records_that_were_removed() {
 #[test]
 fn a_wait_for_a_record_that_is_being_removed_wrote() {
     let disk = Hooked::default();
-    let log = small().open_storage(Arc::new(disk.clone())).unwrap();
-    for _ in 1..=9 {
-        log.append(b"old").unwrap();
-    }
+    let log = nine(&disk);
     let (begun, other, writes) = (OnceLock::new(), log.clone(), Arc::new(AtomicU64::new(0)));
     let written = writes.clone();
     disk.hook(move |call| {
@@ -206,10 +206,7 @@ fn a_wait_returned_before_a_record_was_written() {
 fn a_close_amid_a_truncation_of_the_back_left_its_mark() {
     for _ in 0..50 {
         let disk = Hooked::default();
-        let log = small().open_storage(Arc::new(disk.clone())).unwrap();
-        for _ in 1..=9 {
-            log.append(b"a record").unwrap();
-        }
+        let log = nine(&disk);
         let (begun, other) = (OnceLock::new(), log.clone());
         disk.hook(move |call| {
             if is_truncation(&call) && begun.set(()).is_ok() {

@@ -162,11 +162,10 @@ impl BenchTarget {
             match std::fs::create_dir(&path) {
                 // A killed bench of this process id left it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => {
-                    return made
-                        .map(|()| ScratchDir(path.clone()))
-                        .with_context(|| format!("make the directory {}", path.display()));
+                Err(error) => {
+                    return Err(error).with_context(|| format!("make {}", path.display()));
                 }
+                Ok(()) => return Ok(ScratchDir(path)),
             }
         }
     }

@@ -129,8 +129,8 @@ fn typed(pace: args::Pace, size_bytes: Option<u64>) -> Typed {
 
 impl Plan {
     pub fn new(bench: &args::Bench) -> Result<Self> {
-        let baseline: Vec<_> = bench.output().baseline.as_deref().into_iter().collect();
-        output::check(&bench.output().wanted(), &baseline)?;
+        let output = bench.output();
+        output::check(&output.wanted(), output.baseline.as_deref().as_slice())?;
         match &bench.scenario {
             None => Self::tour(&bench.dir),
             Some(args::Scenario::Append(append)) => Self::append(append),

@@ -24,8 +24,7 @@ use std::path::Path;
 
 /// Plans, measures and observes, judges, reports.
 pub fn run(args: args::Diagnose) -> Result<()> {
-    let read: Vec<_> = args.compare.as_deref().into_iter().collect();
-    output::check(&args.output.wanted(), &read)?;
+    output::check(&args.output.wanted(), args.compare.as_deref().as_slice())?;
     let options = watch::Options { may_trace: !args.no_trace };
     let before = args.compare.as_deref().map(change::read).transpose()?;
     let mut document = match &args.path {

@@ -120,8 +120,7 @@ pub fn check(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<(
     let fio = fio::files(routes, outputs)?;
     let wanted: Vec<_> =
         outputs.wanted().into_iter().chain(fio.iter().map(fio::File::wanted)).collect();
-    let baseline: Vec<_> = outputs.baseline.as_deref().into_iter().collect();
-    output::check(&wanted, &baseline)
+    output::check(&wanted, outputs.baseline.as_deref().as_slice())
 }
 
 /// Writes the requested outputs, and prints the report, then `comparison`. If stdout has another
