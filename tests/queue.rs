@@ -10,7 +10,7 @@ use dioxide::{
 };
 use dioxide::{QueueOptions, Result};
 use dioxide_testkit::child::{self, Acks};
-use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
+use dioxide_testkit::fuse_disk::{FuseDisk, GoesOn, Keep};
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::trials::{Failed, Trial, TrialResult};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
@@ -871,15 +871,6 @@ fn wait_for_growth(file: &File, fs: Fs) {
     assert!(soon(|| file.stats().growths >= steps), "it does not grow");
 }
 
-/// Resumes a stopped disk, even when a test fails.
-struct GoesOn<'a>(&'a Volume);
-
-impl Drop for GoesOn<'_> {
-    fn drop(&mut self) {
-        let _ = disk(self.0).go_on();
-    }
-}
-
 /// With plain calls nothing is in flight after a submit.
 fn a_dropped_queue_keeps_its_buffers_until_the_disk_has_them(fs: Fs, _: Way) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
@@ -893,7 +884,7 @@ fn a_dropped_queue_keeps_its_buffers_until_the_disk_has_them(fs: Fs, _: Way) -> 
     let (ended, end) = mpsc::channel();
     disk(&volume).stop()?;
     let waited = thread::scope(|scope| {
-        let goes_on = GoesOn(&volume);
+        let goes_on = GoesOn(disk(&volume));
         scope.spawn(|| {
             let queue = queue(Way::Queue, 8);
             for n in 0..8 {
@@ -939,7 +930,7 @@ fn a_queue_that_waits_for_a_stopped_disk_uses_no_cpu(fs: Fs, way: Way) -> TrialR
     let (ready, told) = mpsc::channel();
     disk(&volume).stop()?;
     let used = thread::scope(|scope| {
-        let goes_on = GoesOn(&volume);
+        let goes_on = GoesOn(disk(&volume));
         scope.spawn(|| append(&file, 1, 0, 1).expect("it comes back"));
         thread::sleep(Duration::from_millis(200));
         scope.spawn(|| {

@@ -11,6 +11,7 @@ use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{self, Fs};
 use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use dioxide_testkit::with_default_signals;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::process::{Command, ExitCode, Stdio};
@@ -158,7 +159,9 @@ fn a_cut_beside_a_program_that_has_the_device_open_shows_old_blocks() -> TrialRe
 }
 
 fn command() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_dioxide-powercut"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide-powercut"));
+    with_default_signals(&mut command);
+    command
 }
 
 fn the_command_cuts_as_often_as_asked() -> TrialResult {

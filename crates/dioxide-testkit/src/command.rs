@@ -3,12 +3,27 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+/// Gives these signals their default action in the program: a test under `nohup`, or in the
+/// background of a script, ignores some of them.
+pub fn with_default_signals(command: &mut Command) -> &mut Command {
+    let default = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            // SAFETY: the default action is valid for each of them.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: `signal` is async-signal-safe.
+    unsafe { command.pre_exec(default) }
+}
 
 /// Time limit of a tool that makes, checks or repairs a file system. On a FUSE disk and busy cores
 /// it needs over a minute.

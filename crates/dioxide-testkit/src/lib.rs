@@ -45,6 +45,7 @@ pub mod trials;
 pub mod volume;
 mod wait;
 
+pub use command::with_default_signals;
 use std::process::ExitCode;
 
 /// The main of a test binary: serves as a child or as a FUSE disk when started as one, and runs

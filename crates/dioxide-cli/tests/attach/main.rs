@@ -12,7 +12,7 @@ mod servers;
 
 use common::*;
 use dioxide_testkit::files::install_program;
-use dioxide_testkit::fuse_disk::FuseDisk;
+use dioxide_testkit::fuse_disk::GoesOn;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
 use dioxide_testkit::trials::{
     Failed, Trial, TrialResult, fuse_trials_where, lab_trials_where, trials_with,
@@ -107,15 +107,6 @@ struct Stuck<'a> {
     // In drop order: fio cannot be killed while it waits for the disk.
     _goes_on: GoesOn<'a>,
     fio: Program,
-}
-
-/// Resumes a stalled disk, even when a test fails.
-struct GoesOn<'a>(&'a FuseDisk);
-
-impl Drop for GoesOn<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.go_on();
-    }
 }
 
 impl<'a> Stuck<'a> {

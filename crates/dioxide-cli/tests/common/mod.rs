@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use dioxide_testkit::lab::{Applies, Fs};
+use dioxide_testkit::with_default_signals;
 use serde_json::Value;
 use std::fs;
 use std::io;
@@ -19,6 +20,7 @@ pub fn dioxide(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
     // It would narrow the tables.
     command.args(line.split_whitespace()).stdin(Stdio::null()).env_remove("COLUMNS");
+    with_default_signals(&mut command);
     command
 }
 

@@ -241,6 +241,15 @@ impl Drop for FuseDisk {
     }
 }
 
+/// Resumes a stalled or stopped disk when it is dropped, even when a test fails.
+pub struct GoesOn<'a>(pub &'a FuseDisk);
+
+impl Drop for GoesOn<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.go_on();
+    }
+}
+
 /// A workload's marks, in one order with the disk's requests; shared by its threads.
 pub struct Marks(File);
 
