@@ -224,7 +224,7 @@ pub fn guard() {
 }
 
 fn listen() {
-    LISTENER.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+    LISTENER.store(process::own_thread(), Ordering::SeqCst);
     let mut nap = NAP;
     let mut looked = Instant::now();
     let mut is_ending = false;
@@ -341,7 +341,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
         if is_so() {
             return;
         }
-        thread::sleep(NAP);
+        process::pause(NAP);
     }
 }
 

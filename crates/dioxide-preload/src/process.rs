@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use crate::files::{self, ForkLocks, Still};
 use crate::keeper::{self, Wish};
@@ -25,6 +27,11 @@ thread_local! {
 
 fn own_number() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Returns the number of this thread.
+pub fn own_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// Whether this is the child of a vfork. The library ignores what it does to its descriptors.
@@ -84,6 +91,11 @@ pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: as above. This restores the state.
     unsafe { pthread_setcancelstate(before, &mut 0) };
     result
+}
+
+/// Sleeps. The call of the program may be no cancellation point, and libc's sleep is one.
+pub fn pause(time: Duration) {
+    uncancelled(|| thread::sleep(time));
 }
 
 /// A cancellation point, as libc's function has one.
@@ -180,6 +192,13 @@ pub fn before_root_changes() -> Option<Still> {
     })
 }
 
+/// Before unshare. With a second table of descriptors, a number has two meanings in one process.
+pub fn before_unshare(kinds: i32) {
+    if kinds & libc::CLONE_FILES != 0 && is_own() && !is_inside() {
+        files::stop("the program divides its descriptors");
+    }
+}
+
 /// Before vfork. The child has the descriptors and the memory of its parent.
 pub fn before_vfork() {
     hand_all_back("the process forked");
@@ -192,8 +211,11 @@ fn hand_all_back(why: &str) {
     }
 }
 
-/// Before exec.
+/// Before exec. No take-over begins until the thread shows that the exec has failed.
 pub fn before_exec() {
+    if is_own() {
+        files::exec_begins();
+    }
     by_the_keeper(Wish::HandBack);
 }
 
@@ -226,7 +248,7 @@ pub fn grant(wish: Wish) {
 /// Before the process ends.
 pub fn before_end() {
     if !is_inside() && is_own() {
-        files::end();
+        files::stop("the process ended");
         tell();
     }
 }

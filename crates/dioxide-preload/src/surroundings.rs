@@ -18,6 +18,8 @@ pub enum Found {
     Other(&'static str),
 }
 
+const USES_RINGS: &str = "the program uses io_uring";
+
 /// Searches for obstacles. `is_known` returns whether the library knows a descriptor. Only
 /// descriptors of the file and of rings are its arguments.
 pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Found>> {
@@ -36,7 +38,7 @@ pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Fou
         let is_bare = FileType::from_raw_mode(stat.st_mode) == FileType::Unknown;
         let is_ring = || link(fd).is_ok_and(|link| link.windows(8).any(|part| part == b"io_uring"));
         if is_bare && is_ring() && !is_known(fd) {
-            return Ok(Some(Found::Other("the program uses io_uring")));
+            return Ok(Some(Found::Other(USES_RINGS)));
         }
     }
     let maps = fs::read("/proc/self/maps")?;
@@ -47,13 +49,16 @@ fn link(fd: c_int) -> io::Result<Vec<u8>> {
     Ok(rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{fd}"), Vec::new())?.into_bytes())
 }
 
-/// Whether `/proc/self/maps`, as text, has a mapping of the file or a context of libaio.
+/// Whether `/proc/self/maps`, as text, has a mapping of the file, a context of libaio or a ring. A
+/// program may close the descriptor of its ring. The engine has no ring here.
 fn mapped(key: Key, maps: &str) -> Option<&'static str> {
     for line in maps.lines() {
         let mut fields = line.split_ascii_whitespace().skip(3);
         let (Some(device), Some(inode)) = (fields.next(), fields.next()) else { continue };
-        if fields.next() == Some("/[aio]") {
-            return Some("the program uses libaio");
+        match fields.next() {
+            Some("/[aio]") => return Some("the program uses libaio"),
+            Some("anon_inode:[io_uring]") => return Some(USES_RINGS),
+            _ => {}
         }
         let Some((major, minor)) = device.split_once(':') else { continue };
         let number = |hex| u32::from_str_radix(hex, 16).unwrap_or(0);
@@ -141,5 +146,11 @@ mod tests {
             Some("the program uses libaio")
         );
         assert_eq!(mapped(key(rustix::fs::makedev(8, 3), 1), MAPS), None);
+    }
+
+    #[test]
+    fn a_ring_without_descriptor_is_found() {
+        let maps = format!("{MAPS}7f03-7f04 rw-s 00000000 00:10 1063 anon_inode:[io_uring]\n");
+        assert_eq!(mapped(key(rustix::fs::makedev(8, 3), 1), &maps), Some(USES_RINGS));
     }
 }

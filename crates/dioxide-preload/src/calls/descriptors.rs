@@ -42,6 +42,12 @@ fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
     if rustix::io::fcntl_getfd(files::borrowed(from)).is_err() {
         return make();
     }
+    // Another thread may use the number at any step of this.
+    if rustix::io::fcntl_getfd(files::borrowed(to)).is_ok() {
+        for fd in [from, to] {
+            files::hand_back_descriptor(fd, "its descriptor replaces another one, or is replaced");
+        }
+    }
     files::duplicate(from, Some(to), make)
 }
 
@@ -74,6 +80,9 @@ pub fn close_range_by(
     flags: c_int,
     kernel: impl Fn(c_uint, c_uint, c_int) -> c_int,
 ) -> c_int {
+    if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+        process::before_unshare(libc::CLONE_FILES);
+    }
     let closes = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
     if !closes || first > last || !files::any_known() || !process::is_own() {
         return kernel(first, last, flags);

@@ -193,6 +193,7 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     let why = "the program makes system calls by number";
     match number {
         libc::SYS_io_uring_setup => ring(),
+        libc::SYS_unshare => process::before_unshare(first as c_int),
         libc::SYS_mmap => files::hand_back_descriptor(fifth as c_int, why),
         libc::SYS_close => replaced(first, first, why),
         libc::SYS_write
@@ -237,6 +238,7 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
         | libc::SYS_clone
         | libc::SYS_exit_group
         | libc::SYS_sendmsg
+        | libc::SYS_utimensat
         | libc::SYS_truncate => files::hand_back_those(why, |_| true),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork
@@ -244,6 +246,9 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
         | libc::SYS_open
         | libc::SYS_creat
         | libc::SYS_stat
+        | libc::SYS_utime
+        | libc::SYS_utimes
+        | libc::SYS_futimesat
         | libc::SYS_lstat => {
             files::hand_back_those(why, |_| true);
         }

@@ -7,4 +7,5 @@ mod opening;
 mod processes;
 mod rights;
 mod syncs;
+mod times;
 mod transfers;

@@ -62,6 +62,10 @@ interpose! {
         if actions.is_null() { inherited() } else { all() }
         next(child, path, actions, attributes, arguments, environment)
     }
+    |next| fn [unshare](kinds: c_int) -> c_int {
+        process::before_unshare(kinds);
+        next(kinds)
+    }
     |next| fn [_Fork]() -> pid_t {
         process::raw_fork(next)
     }

@@ -1,17 +1,19 @@
-//! Forks, and the end of the process: all files go back to the kernel, and no take-over begins.
+//! Forks, exec, and the end of the process: all files go back to the kernel, and no take-over
+//! begins.
 
 use super::hand_back::hand_back_those;
 use super::registry::{Known, NAP, forget_taken, known_to_change, try_numbers_to_change};
-use crate::process::Inside;
+use crate::process::{Inside, own_thread, pause};
 use crate::slots;
 use crate::summary;
 use std::sync::RwLockWriteGuard;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 
 /// The number of threads that fork, or change the rights of the process.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
-/// The process ends, or is a child that takes no files.
+/// The thread that calls exec, or 0.
+static EXECUTES: AtomicI32 = AtomicI32::new(0);
+/// The process ends, has more than one table of descriptors, or is a child that takes no files.
 static OVER: AtomicBool = AtomicBool::new(false);
 
 /// Whether the library takes no more files in this process.
@@ -21,13 +23,29 @@ pub(super) fn is_over() -> bool {
 
 /// Whether a take-over may begin now.
 pub(super) fn may_take_over() -> bool {
-    FORKS.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst)
+    FORKS.load(Ordering::SeqCst) == 0
+        && EXECUTES.load(Ordering::SeqCst) == 0
+        && !OVER.load(Ordering::SeqCst)
 }
 
-/// Hands all files back at the end of the process. Leaves later files to the kernel.
-pub fn end() {
+/// Hands all files back, and leaves later files to the kernel.
+pub fn stop(why: &str) {
     OVER.store(true, Ordering::SeqCst);
-    hand_back_those("the process ended", |_| true);
+    hand_back_those(why, |_| true);
+}
+
+/// This thread is about to call exec. The caller then looks for taken files. Async-signal-safe.
+pub fn exec_begins() {
+    EXECUTES.store(own_thread(), Ordering::SeqCst);
+    // A take-over counts its file, and then looks for an exec.
+    fence(Ordering::SeqCst);
+}
+
+/// This thread is not in exec, so its last one has failed.
+pub(super) fn not_in_exec() {
+    if EXECUTES.load(Ordering::Relaxed) != 0 && EXECUTES.load(Ordering::Relaxed) == own_thread() {
+        EXECUTES.store(0, Ordering::SeqCst);
+    }
 }
 
 /// A guard that prevents take-overs.
@@ -63,7 +81,7 @@ pub fn before_fork() -> ForkLocks {
     let numbers = loop {
         match try_numbers_to_change() {
             Some(numbers) => break numbers,
-            None => thread::sleep(NAP),
+            None => pause(NAP),
         }
     };
     let (known, summary) = (known_to_change(), summary::hold());
@@ -75,6 +93,7 @@ pub fn in_child(divided: Option<ForkLocks>, takes_files: bool) {
     slots::forget_all();
     forget_taken();
     OVER.store(!takes_files, Ordering::Relaxed);
+    EXECUTES.store(0, Ordering::Relaxed);
     if let Some(mut divided) = divided {
         // The other counts are of threads of the parent.
         FORKS.store(1, Ordering::Relaxed);

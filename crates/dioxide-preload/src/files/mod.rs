@@ -25,7 +25,7 @@
 //! - [`inode`]: one file: its state, its descriptions, its engine handles.
 //! - [`registry`]: all files, and the descriptor numbers of the engine.
 //! - [`hand_back`](mod@hand_back): from the engine to the kernel.
-//! - [`fork`]: forks, and the end of the process.
+//! - [`fork`]: forks, exec, and the end of the process.
 //! - [`take_over`](mod@take_over): from the kernel to the engine.
 //! - [`descriptors`]: open, duplicate, close, flags.
 //!
@@ -50,7 +50,7 @@ mod registry;
 mod take_over;
 
 pub use descriptors::{close, duplicate, flags_of, forget_lost, opened, set_flags};
-pub use fork::{ForkLocks, Still, before_fork, end, in_child};
+pub use fork::{ForkLocks, Still, before_fork, exec_begins, in_child, stop};
 pub use hand_back::{
     ask, hand_back, hand_back_broken, hand_back_descriptor, hand_back_path, hand_back_those,
     handed_back,

@@ -2,7 +2,7 @@
 
 use super::descriptors::forget_lost;
 use super::inode::{Inode, Key};
-use crate::process::{Inside, is_elsewhere, is_inside};
+use crate::process::{Inside, is_elsewhere, is_inside, pause};
 use crate::settings::Settings;
 use crate::slots::{self, Slot};
 use dioxide::ledger::FileSystem;
@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{
     Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
 };
-use std::thread;
 use std::time::Duration;
 
 /// Pause of a thread that polls for a lock or for transfers.
@@ -61,7 +60,7 @@ pub fn while_numbers_stay<R>(work: impl Fn() -> R) -> R {
         let done = dioxide::with_signals_blocked(|| try_numbers_to_change().map(|_numbers| work()));
         match done {
             Some(done) => return done,
-            None => thread::sleep(NAP),
+            None => pause(NAP),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Moves a file from the kernel to the engine.
 
-use super::fork::may_take_over;
+use super::fork::{may_take_over, not_in_exec};
 use super::hand_back::{OTHER_OPENER, hand_back_if_broken};
 use super::inode::{Drained, Inode, Key, Lease, Taken, borrowed};
 use super::registry::{NAP, count_taken, is_engines, numbers, settings, uncount_taken};
@@ -35,6 +35,7 @@ static BEGINNING: OnceLock<Instant> = OnceLock::new();
 
 /// Lets the engine serve the file, unless something prevents it. The caller holds no lock.
 pub fn take_over(inode: &Arc<Inode>) {
+    not_in_exec();
     if now_ms() >= inode.try_again.load(Ordering::Relaxed) && !inode.is_kernel_only() {
         let inode = inode.clone();
         keeper::run(move || {

@@ -11,9 +11,11 @@
 #include <ftw.h>
 #include <grp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <linux/capability.h>
 #include <linux/fs.h>
+#include <linux/io_uring.h>
 #include <linux/loop.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -29,6 +31,7 @@
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+#include <utime.h>
 #include <wordexp.h>
 
 #define LARGE (1 << 20)
@@ -757,6 +760,200 @@ static void a_lease(void) {
     write_together();
     tell("lease", fcntl(fd, F_SETLEASE, F_WRLCK));
     tell("held", fcntl(fd, F_GETLEASE));
+}
+
+// --- times ---
+
+static long length_of(const char *path) {
+    struct stat stat_;
+    must("stat", stat(path, &stat_), 0);
+    return stat_.st_size;
+}
+
+// The bug: a hand-back or the close set the time again.
+static void times_that_the_program_sets(void) {
+    const struct timespec exact[2] = {{1000, 0}, {2000, 0}};
+    const struct timeval coarse[2] = {{1000, 0}, {2000, 0}};
+    const struct utimbuf old = {1000, 2000};
+    for (int way = 0; way < 10; way++) {
+        fd = open_direct("file", 0);
+        write_together();
+        long results[] = {-2, -2, -2, -2, -2, -2, -2, -2, -2, -2};
+        switch (way) {
+        case 0: results[way] = futimens(fd, exact); break;
+        case 1: results[way] = futimes(fd, coarse); break;
+        case 2: results[way] = utimensat(AT_FDCWD, "file", exact, 0); break;
+        case 3: results[way] = utimensat(fd, "", exact, AT_EMPTY_PATH); break;
+        case 4: results[way] = futimesat(AT_FDCWD, "file", coarse); break;
+        case 5: results[way] = utimes("file", coarse); break;
+        case 6: results[way] = lutimes("file", coarse); break;
+        case 7: results[way] = utime("file", &old); break;
+        case 8: results[way] = syscall(SYS_utimensat, fd, NULL, exact, 0); break;
+        case 9: results[way] = utimensat(AT_FDCWD, "file", exact, AT_SYMLINK_NOFOLLOW); break;
+        }
+        tell("set", results[way]);
+        must("close", close(fd), 0);
+        struct stat stat_;
+        must("stat", stat("file", &stat_), 0);
+        tell("time", (long)stat_.st_mtime);
+    }
+}
+
+// --- tables of descriptors ---
+
+static atomic_int opened_apart;
+
+// Opens a file under the number that the other table gives to `fd`.
+static void *write_with_own_descriptors(void *unused) {
+    (void)unused;
+    must("unshare", unshare(CLONE_FILES), 0);
+    pthread_barrier_wait(&both);
+    pthread_barrier_wait(&both); // The other thread has opened "first".
+    opened_apart = open_direct("second", 0);
+    must("pwrite", pwrite(opened_apart, memory, BLOCK, 0), BLOCK);
+    pthread_barrier_wait(&both);
+    return NULL;
+}
+
+// The bug: a number had one meaning, that of its last open.
+static void a_thread_with_its_own_descriptors(void) {
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    pthread_create(&thread, NULL, write_with_own_descriptors, NULL);
+    pthread_barrier_wait(&both);
+    fd = open_direct("first", 0);
+    write_together();
+    pthread_barrier_wait(&both);
+    pthread_barrier_wait(&both);
+    must("number", opened_apart, fd);
+    append_blocks(1);
+    must("pwrite", pwrite(fd, memory, BLOCK, 8 * WRITERS * BLOCKS_OF_EACH * BLOCK), BLOCK);
+    pthread_join(thread, NULL);
+    must("close", close(fd), 0);
+    tell("first", length_of("first"));
+    tell("second", length_of("second"));
+}
+
+static void *append_to_number(void *number) {
+    pthread_barrier_wait(&both);
+    for (int i = 0; i < 8; i++)
+        must("write", write((int)(long)number, memory, BLOCK), BLOCK);
+    return NULL;
+}
+
+// The bug: between the steps of dup2 the kernel served a file that was taken.
+static void a_number_replaced_beside_appends(void) {
+    pthread_barrier_init(&both, NULL, 2);
+    for (int i = 0; i < ROUNDS; i++) {
+        int first = open_direct("first", O_APPEND), second = open_direct("second", O_APPEND);
+        int number = dup(first);
+        pthread_t thread;
+        pthread_create(&thread, NULL, append_to_number, (void *)(long)number);
+        pthread_barrier_wait(&both);
+        must("dup2", dup2(second, number), number);
+        pthread_join(thread, NULL);
+        close(number), close(second), close(first);
+        must("length", length_of("first") + length_of("second"), 8 * BLOCK);
+    }
+    printf("done\n");
+}
+
+// --- a ring without a descriptor ---
+
+enum { REGISTER_RING = 20, ENTER_REGISTERED = 1 << 4 };
+
+// The bug: the library looked for descriptors of rings only.
+static void a_ring_whose_descriptor_is_closed(void) {
+    struct io_uring_params parameters = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &parameters);
+    if (ring < 0)
+        die("io_uring_setup");
+    const int shared = MAP_SHARED | MAP_POPULATE, access = PROT_READ | PROT_WRITE;
+    size_t submissions = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);
+    char *queue = mmap(NULL, submissions, access, shared, ring, IORING_OFF_SQ_RING);
+    size_t len = parameters.sq_entries * sizeof(struct io_uring_sqe);
+    struct io_uring_sqe *entry = mmap(NULL, len, access, shared, ring, IORING_OFF_SQES);
+    struct io_uring_rsrc_update own = {.offset = 0, .data = (unsigned)ring};
+    must("register", syscall(SYS_io_uring_register, ring, REGISTER_RING, &own, 1), 1);
+    must("close", close(ring), 0);
+
+    fd = open_direct("file", 0);
+    write_together();
+    memset(entry, 0, sizeof *entry);
+    entry->opcode = IORING_OP_WRITE;
+    entry->fd = fd;
+    entry->addr = (unsigned long)memory;
+    entry->len = BLOCK;
+    entry->off = WRITERS * BLOCKS_OF_EACH * BLOCK;
+    ((unsigned *)(queue + parameters.sq_off.array))[0] = 0;
+    atomic_store((atomic_uint *)(queue + parameters.sq_off.tail), 1);
+    unsigned flags = IORING_ENTER_GETEVENTS | ENTER_REGISTERED;
+    must("enter", syscall(SYS_io_uring_enter, own.offset, 1, 1, flags, NULL, 0), 1);
+    tell_length("length");
+    must("close", close(fd), 0);
+}
+
+// --- exec ---
+
+static int to_writer[2], to_holder[2];
+
+static void send_to(int *channel) {
+    must("write", write(channel[1], "", 1), 1);
+}
+
+static void wait_at(int *channel) {
+    char byte;
+    must("read", read(channel[0], &byte, 1), 1);
+}
+
+// Has a lease on the program, so that its exec waits, until the writer is done.
+static void hold_the_program(void) {
+    sigset_t broken;
+    sigemptyset(&broken);
+    sigaddset(&broken, SIGIO);
+    sigprocmask(SIG_BLOCK, &broken, NULL);
+    int program = open("program", O_RDONLY), signal_;
+    must("lease", fcntl(program, F_SETLEASE, F_WRLCK), 0);
+    send_to(to_writer);
+    sigwait(&broken, &signal_);
+    send_to(to_writer);
+    wait_at(to_holder);
+    must("lease", fcntl(program, F_SETLEASE, F_UNLCK), 0);
+    _exit(0);
+}
+
+static void *write_beside_exec(void *unused) {
+    (void)unused;
+    wait_at(to_writer);
+    fd = open_direct("file", 0);
+    write_together();
+    send_to(to_holder);
+    return NULL;
+}
+
+// The library takes files over again.
+static void a_take_over_after_a_failed_exec(void) {
+    fd = open_direct("earlier", 0);
+    must("execl", execl("./not-there", "program", NULL), -1);
+    must("close", close(fd), 0);
+    fd = open_direct("file", 0);
+    write_together();
+}
+
+// The bug: a take-over began between the hand-back and the exec.
+static void a_take_over_beside_exec(void) {
+    must("copy", system("cp /bin/true program"), 0);
+    fd = open_direct("earlier", 0);
+    write_together();
+    must("execl", execl("./not-there", "program", NULL), -1);
+    must("pipe", pipe2(to_writer, O_CLOEXEC) | pipe2(to_holder, O_CLOEXEC), 0);
+    if (fork() == 0)
+        hold_the_program();
+    wait_at(to_writer);
+    pthread_t thread;
+    pthread_create(&thread, NULL, write_beside_exec, NULL);
+    execl("./program", "program", NULL);
+    die("execl");
 }
 
 // --- children ---
@@ -1614,6 +1811,12 @@ static const struct {
     CASE(a_buffered_open_beside_a_take_over),
     CASE(a_line_printed_to_a_descriptor),
     CASE(a_lease),
+    CASE(times_that_the_program_sets),
+    CASE(a_thread_with_its_own_descriptors),
+    CASE(a_number_replaced_beside_appends),
+    CASE(a_ring_whose_descriptor_is_closed),
+    CASE(a_take_over_beside_exec),
+    CASE(a_take_over_after_a_failed_exec),
     CASE(children_by_number),
     CASE(shells_that_append),
     CASE(a_descriptor_in_one_of_many_messages),

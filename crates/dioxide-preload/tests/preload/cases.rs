@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The arguments of `c/cases.c`.
-const CASES: [&str; 45] = [
+const CASES: [&str; 50] = [
     "a_rotation_in_a_handler_that_interrupts_an_append",
     "a_vfork_child_that_ends_by_a_signal",
     LEAVE[0],
@@ -51,6 +51,11 @@ const CASES: [&str; 45] = [
     "a_buffered_open_beside_a_take_over",
     "a_line_printed_to_a_descriptor",
     "a_lease",
+    "times_that_the_program_sets",
+    "a_thread_with_its_own_descriptors",
+    "a_number_replaced_beside_appends",
+    "a_ring_whose_descriptor_is_closed",
+    "a_take_over_beside_exec",
     "children_by_number",
     "shells_that_append",
     "a_descriptor_in_one_of_many_messages",
@@ -257,6 +262,13 @@ fn misaligned_calls_by_mistake(dir: TestDir) -> TrialResult {
     if stays { Ok(()) } else { Err(failed(finished.stderr)) }
 }
 
+fn a_take_over_after_a_failed_exec(dir: TestDir) -> TrialResult {
+    let mut command = cases(&empty(&dir, "told")?, "a_take_over_after_a_failed_exec", With::Eager);
+    let finished = run(command.env("DIOXIDE_STATS", "1"))?.well()?;
+    let both = finished.stderr.contains("2 of them taken over");
+    if both { Ok(()) } else { Err(failed(finished.stderr)) }
+}
+
 /// The engine serves writes and reads of sectors to the end.
 fn sectors_are_carried(dir: &Path, cases_of_sectors: &[&str]) -> TrialResult {
     for case in cases_of_sectors {
@@ -370,6 +382,8 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(lab_trials_where(name, where_files_share_extents, test));
     let name = "cases_parts_of_large_sectors";
     trials.extend(volume_trials_where(name, Fs::has_disk, parts_of_large_sectors));
+    let name = "cases_a_take_over_after_a_failed_exec";
+    trials.extend(lab_trials_where(name, on_ext4_and_xfs, a_take_over_after_a_failed_exec));
     let name = "cases_misaligned_calls_by_mistake";
     trials.extend(lab_trials_where(name, on_ext4_and_xfs, misaligned_calls_by_mistake));
     trials.push(volume_trial("cases_a_full_disk", a_full_disk));

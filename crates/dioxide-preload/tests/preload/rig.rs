@@ -1,6 +1,7 @@
 //! Builds and runs programs, without and with the preload library.
 
 use dioxide_testkit::trials::Failed;
+use dioxide_testkit::with_default_signals;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -167,7 +168,7 @@ pub const LIMIT: Duration = Duration::from_secs(600);
 /// it leaves behind.
 pub fn run(command: &mut Command) -> Result<Finished, Failed> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    let mut child = command
+    let mut child = with_default_signals(command)
         .stdin(Stdio::null())
         .stdout(stdout.try_clone()?)
         .stderr(stderr.try_clone()?)
