@@ -72,7 +72,7 @@ pub enum ErrorKind {
     Os(i32),
     /// No space (ENOSPC, EDQUOT or EFBIG, the errno is given), detected before an offset was
     /// assigned. The file is unchanged, and the same call succeeds once there is space.
-    #[error("no space: {}; free some and try again", io::Error::from_raw_os_error(*.0))]
+    #[error("no space: {}; {} and try again", io::Error::from_raw_os_error(*.0), more_space(*.0))]
     NoSpace(i32),
     /// Another process has the file open for writing.
     #[error("another process has it open for writing; one writer process per file")]
@@ -119,6 +119,13 @@ pub enum ErrorKind {
     /// The volume that holds the file contradicts itself; the message gives the contradiction.
     #[error("the volume is corrupt: {0}; run e2fsck on it")]
     Corrupt(String),
+}
+
+fn more_space(errno: i32) -> &'static str {
+    match errno {
+        libc::EFBIG => "raise the limit of the file's length (ulimit -f)",
+        _ => "free some",
+    }
 }
 
 /// An operation, its file and offset, and the reason of its failure.

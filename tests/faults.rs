@@ -1608,6 +1608,16 @@ fn open_what_cannot_be_looked_at(_: &Acks, args: &[String]) {
     reopen(path).and_then(File::close).expect("nothing is wrong with it");
 }
 
+/// The bug: without rights to read attributes, a grown file was opened as one of its full size.
+fn a_marker_that_a_sandbox_hides(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    played("leave_a_file_grown", &path, &[])?;
+    let arguments = [libc::SYS_fgetxattr, libc::EPERM.into()].map(|number| number.to_string());
+    played("open_what_cannot_be_looked_at", &path, &arguments.each_ref().map(String::as_str))?;
+    assert_eq!(fs::metadata(&path)?.len(), BLOCK as u64);
+    Ok(())
+}
+
 /// Only calls that flush can mean a failed flush.
 fn eio_of_an_attribute_or_of_extents_at_open_wedges_nothing(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
@@ -1656,6 +1666,7 @@ fn trials() -> Vec<Trial> {
     let where_files_grow_unwritten: &[LabTest] = named![
         a_durable_write_refused_before_any_io_wedges_nothing,
         eio_of_an_attribute_or_of_extents_at_open_wedges_nothing,
+        a_marker_that_a_sandbox_hides,
         what_another_program_appends_meanwhile_is_kept,
         what_another_program_writes_into_the_space_ahead_is_kept,
     ];

@@ -229,6 +229,31 @@ fn a_name_that_changes_meanwhile_gives_no_handle_of_another_file(dir: TestDir) -
     Ok(())
 }
 
+// --- links ---------------------------------------------------------------------------------------
+
+/// The bug: `create` failed with ENOENT, where the kernel creates the target.
+fn create_through_links_to_no_file(dir: TestDir) -> TrialResult {
+    fs::create_dir(dir.join("data"))?;
+    symlink("data/second", dir.join("first"))?;
+    symlink(dir.join("data/file"), dir.join("data/second"))?;
+    let file = writable().open(dir.join("first"))?;
+    append(&file, 1, 0, 1)?;
+    file.close()?;
+    assert_eq!(fs::read(dir.join("data/file"))?, &record(1, 0, 1)[..]);
+    assert!(fs::symlink_metadata(dir.join("first"))?.is_symlink());
+
+    symlink("nowhere/file", dir.join("lost"))?;
+    let error = writable().open(dir.join("lost")).expect_err("its directory is missing");
+    assert_eq!(error.errno(), libc::ENOENT);
+    symlink("ring", dir.join("ring"))?;
+    let error = writable().open(dir.join("ring")).expect_err("it has no end");
+    assert_eq!(error.errno(), libc::ELOOP);
+    symlink("other", dir.join("new"))?;
+    let error = OpenOptions::new().write(true).create_new(true).open(dir.join("new"));
+    assert_eq!(error.expect_err("the link is there").errno(), libc::EEXIST);
+    Ok(())
+}
+
 // --- other kinds of files ------------------------------------------------------------------------
 
 /// The file type at each name. Each also has a symbolic link.
@@ -385,6 +410,7 @@ fn trials() -> Vec<Trial> {
         a_striped_volume_is_joined_by_who_may_write_each_member_only,
         what_is_no_file_is_refused_and_not_opened,
         without_proc_files_are_opened_all_the_same,
+        create_through_links_to_no_file,
     ];
     let mut all: Vec<_> =
         everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();

@@ -117,6 +117,12 @@ impl OpenOptions {
         self
     }
 
+    /// A created file gets its final name by a rename, whose caller makes that one stable.
+    pub(crate) fn temporary(&mut self) -> &mut Self {
+        self.0.is_temporary = true;
+        self
+    }
+
     pub(crate) fn request(&self) -> &OpenRequest {
         &self.0
     }

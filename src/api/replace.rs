@@ -186,7 +186,7 @@ fn replace_like<T>(
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(if mode.is_some() { 0o600 } else { 0o666 });
     // Nothing recovers this file, and most are short.
-    options.growth(Growth::None);
+    options.growth(Growth::None).temporary();
     let directory = parent_directory(&path).map_err(|error| of(&path, error))?;
     // The file is declared before the writer, so that it outlives it.
     let (mut temporary, file) = Temporary::create(&path, &options)?;

@@ -153,20 +153,34 @@ fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<Found>> {
     }
 }
 
-/// Creates a file whose name is stable on return, or finds the one that another opener has just
-/// created.
+/// Creates a file, or finds the one that another opener has just created. Its name is stable on
+/// return, unless it is temporary.
 fn create(request: &OpenRequest, process: &Process, path: &Arc<Path>) -> Result<There> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
     refuse_if_wedged(process, path, sys::probe::parent(path))?;
     let flags = DIRECT | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     match sys::open(path, flags, Mode::from_raw_mode(request.mode), request.descriptor_min) {
         Ok(fd) => {
-            make_name_stable(process, path, &facts(path, &fd)?, &fd)?;
+            if !request.is_temporary {
+                make_name_stable(process, path, &facts(path, &fd)?, &fd)?;
+            }
             Ok(There::Created(fd))
         }
-        Err(Errno::EXIST) if !request.create_new => find(path).map(There::Found).map_err(fail),
+        Err(Errno::EXIST) if !request.create_new => match find(path) {
+            Err(ErrorKind::Os(libc::ENOENT)) => match behind_link(path) {
+                Some(target) => create(request, process, &target),
+                None => Err(fail(refusal(Errno::NOENT))),
+            },
+            found => found.map(There::Found).map_err(fail),
+        },
         Err(errno) => Err(fail(refusal(errno))),
     }
+}
+
+/// Returns the target of a symbolic link.
+fn behind_link(path: &Path) -> Option<Arc<Path>> {
+    let target = std::fs::read_link(path).ok()?;
+    Some(path.parent().unwrap_or(Path::new("")).join(target).into())
 }
 
 /// A file that is being opened for writing.

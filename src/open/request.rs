@@ -12,6 +12,8 @@ pub(crate) struct OpenRequest {
     pub truncate: bool,
     /// Permission bits of a created file, before the umask.
     pub mode: u32,
+    /// The name of a created file is not made stable.
+    pub is_temporary: bool,
     pub durability: Durability,
     pub growth: Growth,
     pub growth_cap_bytes: u64,
@@ -29,6 +31,7 @@ impl Default for OpenRequest {
             create_new: false,
             truncate: false,
             mode: 0o666,
+            is_temporary: false,
             durability: Durability::default(),
             growth: Growth::default(),
             growth_cap_bytes: GROWTH_CAP_DEFAULT_BYTES,

@@ -141,7 +141,8 @@ pub(crate) fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// Reads an extended attribute, if the file has it and the file system supports any.
+/// Reads an extended attribute, if the file has it and the file system supports any. A sandbox that
+/// refuses the call is an error: a file may have a marker that no one sees.
 pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 4096];
     match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
@@ -149,7 +150,7 @@ pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Ve
             value.truncate(len);
             Ok(Some(value))
         }
-        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         // Longer than any marker: present, but not ours.
         Err(Errno::RANGE) => Ok(Some(Vec::new())),
         Err(errno) => Err(errno.into()),
