@@ -4,12 +4,14 @@
 mod common;
 
 use common::*;
-use dioxide::{Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation};
+use dioxide::{Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation, Queue};
 use dioxide_testkit::files;
 use dioxide_testkit::fork::holds_in_a_fork;
-use dioxide_testkit::fuse_disk::{FuseDisk, STALL_MAX};
+use dioxide_testkit::fuse_disk::{FuseDisk, GoesOn, STALL_MAX};
 use dioxide_testkit::lab::{self, Applies, Fs};
-use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials, fuse_trials_where};
+use dioxide_testkit::trials::{
+    Failed, Trial, TrialResult, fuse_trial, fuse_trials, fuse_trials_where,
+};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::fs;
 use std::io;
@@ -640,6 +642,33 @@ fn a_stalled_disk_stops_only_its_own_files(fs: Fs) -> TrialResult {
     Ok(())
 }
 
+/// The bug: the flushes of several disks came one after the other.
+fn sync_all_flushes_every_disk_beside_a_stalled_one(fs: Fs) -> TrialResult {
+    let volumes = [Volume::on_fuse_disk(fs, SIZE_MIN)?, Volume::on_fuse_disk(fs, SIZE_MIN)?];
+    let (stuck, _) = durable_file(&volumes[0].path().join("log"))?;
+    let (other, _) = durable_file(&volumes[1].path().join("log"))?;
+    for file in [&stuck, &other] {
+        append(file, 2, 0, 1)?;
+    }
+    let before = disk(&volumes[1]).stats()?.flushes;
+    disk(&volumes[0]).stall()?;
+    let flushes = || disk(&volumes[1]).stats().map_or(0, |stats| stats.flushes);
+    let came = thread::scope(|scope| {
+        let goes_on = GoesOn(disk(&volumes[0]));
+        let syncing = scope.spawn(|| dioxide::sync_all(&[&stuck, &other]));
+        let came = soon(|| flushes() > before) && !syncing.is_finished();
+        drop(goes_on);
+        syncing.join().expect("no panic beside the stall")?;
+        Ok::<_, Failed>(came)
+    })?;
+    // Without io_uring they come one after the other.
+    assert!(came || !Queue::new(1).uses_io_uring(), "the second disk waited for the first one");
+    for file in [stuck, other] {
+        file.close()?;
+    }
+    Ok(())
+}
+
 /// Appends, flushes, opens, truncates and closes on a file system that does not stall.
 fn work_beside(open: &File, new_path: &Path) -> dioxide::Result<()> {
     append_many(open, 2, 20);
@@ -759,6 +788,7 @@ fn trials() -> Vec<Trial> {
         nothing_acknowledged_beside_a_failing_flush_is_lost,
         no_short_record_beside_a_failing_flush_is_lost,
         a_stalled_disk_stops_only_its_own_files,
+        sync_all_flushes_every_disk_beside_a_stalled_one,
     ];
     let where_writes_are_direct: &[VolumeTest] = named![
         a_failed_append_ends_appending_until_it_is_given_up,

@@ -13,8 +13,9 @@ const FLUSHES_BESIDE: usize = 64;
 /// [`File::sync_data`] of each.
 ///
 /// For the checkpoint of a program with many files. Files of one ext4 or XFS file system share one
-/// flush, however many they are. Elsewhere each file has its own flush, many of them in flight. A
-/// [`Queue`](crate::Queue::sync_all) does the same beside its other operations.
+/// flush, however many they are. Elsewhere each file has its own flush. With io_uring, different
+/// flushes are in flight together. A [`Queue`](crate::Queue::sync_all) does the same beside its
+/// other operations.
 ///
 /// ```no_run
 /// # fn example(shards: &[dioxide::File]) -> dioxide::Result<()> {
@@ -29,40 +30,40 @@ const FLUSHES_BESIDE: usize = 64;
 /// others are flushed nevertheless.
 pub fn sync_all<F: Borrow<File>>(files: &[F]) -> Result<()> {
     let file = |nth: &usize| files[*nth].borrow();
-    let (mut sharing, alone): (Vec<_>, Vec<_>) =
+    let (sharing, alone): (Vec<_>, Vec<_>) =
         (0..files.len()).partition(|nth| share_a_flush(file(nth), file(nth)));
-    let mut failed = flush(files, alone, QueueOptions::new().depth(FLUSHES_BESIDE));
-    while let Some(&first) = sharing.first() {
-        let group;
-        (group, sharing) =
-            sharing.into_iter().partition(|nth| share_a_flush(file(&first), file(nth)));
-        // Without a ring: it would cost more than one flush gains by it.
-        let options = QueueOptions::new().depth(group.len()).io_uring(false).clone();
-        failed.extend(flush(files, group, &options));
-    }
-    let first_failed = failed.into_iter().min_by_key(|(nth, _)| *nth);
-    first_failed.map_or(Ok(()), |(_, error)| Err(error))
+    let is_one =
+        alone.is_empty() && sharing.iter().all(|nth| share_a_flush(file(&sharing[0]), file(nth)));
+    // All that share a flush wait at the same time. For one flush a ring costs more than it gains.
+    let depth = sharing.len() + alone.len().min(FLUSHES_BESIDE);
+    let options = QueueOptions::new().depth(depth).io_uring(!is_one).clone();
+    flush(files, sharing.into_iter().chain(alone), &options)
 }
 
-/// Flushes some of the files by a queue. Returns the errors, each with the number of its file.
+/// Flushes the files with these numbers by a queue. Returns the error of the lowest number.
 fn flush<F: Borrow<File>>(
     files: &[F],
-    some: Vec<usize>,
+    numbers: impl Iterator<Item = usize>,
     options: &QueueOptions,
-) -> Vec<(usize, Error)> {
-    let (mut left, mut failed) = (some.into_iter().peekable(), Vec::new());
+) -> Result<()> {
+    let (mut left, mut failed) = (numbers.peekable(), None::<(u64, Error)>);
     if left.peek().is_none() {
-        return failed;
+        return Ok(());
     }
     let queue = options.open();
     while left.peek().is_some() || queue.outstanding() > 0 {
         while let Some(nth) = left.next_if(|_| queue.outstanding() < queue.depth()) {
             queue.sync_data(files[nth].borrow(), nth as u64).expect("there is room");
         }
-        let done = queue.reap(1);
-        failed.extend(done.filter_map(|done| Some((done.tag as usize, done.result.err()?))));
+        for done in queue.reap(1) {
+            if let Err(error) = done.result
+                && failed.as_ref().is_none_or(|(tag, _)| done.tag < *tag)
+            {
+                failed = Some((done.tag, error));
+            }
+        }
     }
-    failed
+    failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Whether one flush can be that of both files.
