@@ -59,6 +59,9 @@ pub use api::future::{AsyncFile, Blocking, SyncData, Transfer};
 #[doc(hidden)]
 pub use api::image;
 pub use api::options::OpenOptions;
+// For dioxide-log.
+#[doc(hidden)]
+pub use api::owner::Owner;
 pub use api::queue::{Full, Queue, QueueOptions, Reaped};
 pub use api::reactor::{LocalReactor, Reactor};
 pub use api::replace::{copy, copy_with_progress, replace};

@@ -4,6 +4,7 @@ pub mod file;
 pub mod future;
 pub mod image;
 pub mod options;
+pub mod owner;
 pub mod queue;
 pub mod reactor;
 pub mod replace;

@@ -2,7 +2,7 @@
 
 use crate::storage::Segment;
 use crate::threads;
-use dioxide::Buffer;
+use dioxide::{Buffer, Owner};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ pub struct Ahead {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// The process of the thread. A child of a fork has no such thread.
-    process: u32,
+    owner: Owner,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl Shared {
 
 impl Ahead {
     pub fn new() -> Self {
-        Self { shared: Arc::default(), thread: None, process: 0 }
+        Self { shared: Arc::default(), thread: None, owner: Owner::current() }
     }
 
     pub fn has_thread(&self) -> bool {
@@ -108,7 +108,7 @@ impl Ahead {
             let shared = self.shared.clone();
             let run = move || shared.serve();
             self.thread = threads::spawn("dioxide-log-ahead", part.segment.path(), run).ok();
-            self.process = std::process::id();
+            self.owner = Owner::current();
         }
         if self.thread.is_some() {
             self.shared.set(State::Begun(part));
@@ -124,7 +124,7 @@ impl Ahead {
 
     /// Leaves a thread that only the parent of this process has.
     fn leave_in_child(&mut self) {
-        if self.thread.is_some() && self.process != std::process::id() {
+        if self.thread.is_some() && !self.owner.is_current() {
             // The thread may hold the lock of this copy for ever.
             mem::forget(mem::replace(self, Self::new()));
         }

@@ -18,7 +18,7 @@ use crate::storage::dir::Dir;
 use crate::threads;
 use crate::ticket::Ticket;
 use crate::writer::{Writer, now};
-use dioxide::Buffer;
+use dioxide::{Buffer, Owner};
 use std::fmt;
 use std::path::Path;
 use std::pin::Pin;
@@ -54,7 +54,7 @@ struct Open {
     writer: Arc<Writer>,
     state: Mutex<OpenState>,
     /// The process that opened the log. A child has its memory, but not its threads.
-    process: u32,
+    owner: Owner,
 }
 
 enum OpenState {
@@ -119,7 +119,7 @@ impl LogOptions {
         let writer = Arc::new(Writer::new(storage, self.clone(), recovered, pool.bell())?);
         pool.join(&writer);
         let state = Mutex::new(OpenState::Open(pool));
-        Ok(Log(Arc::new(Open { writer, state, process: std::process::id() })))
+        Ok(Log(Arc::new(Open { writer, state, owner: Owner::current() })))
     }
 }
 
@@ -401,7 +401,7 @@ fn close(writer: &Arc<Writer>, state: &mut OpenState) -> Result<()> {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if std::process::id() != self.process {
+        if !self.owner.is_current() {
             // The log is its parent's.
             return;
         }

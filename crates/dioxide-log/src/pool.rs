@@ -11,6 +11,7 @@ use crate::lsn::Lsn;
 use crate::storage::Segment;
 use crate::threads;
 use crate::writer::{State, Writer, now};
+use dioxide::Owner;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
@@ -29,7 +30,7 @@ pub struct PoolThread {
     /// None once it is joined.
     thread: Option<JoinHandle<()>>,
     /// The process of the thread.
-    process: u32,
+    owner: Owner,
 }
 
 /// What the thread and the logs share.
@@ -89,7 +90,7 @@ impl PoolThread {
             move || run(&queue, retain_age)
         };
         let thread = Some(threads::spawn("dioxide-log-pool", path, run)?);
-        Ok(Self { queue, thread, process: std::process::id() })
+        Ok(Self { queue, thread, owner: Owner::current() })
     }
 
     /// A bell for a log that [joins](Self::join) next.
@@ -119,7 +120,7 @@ impl PoolThread {
 
 impl Drop for PoolThread {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if !self.owner.is_current() {
             // The thread is that of the parent.
             return;
         }

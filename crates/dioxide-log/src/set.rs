@@ -8,6 +8,7 @@ use crate::stats::SetStats;
 use crate::storage::set_dir::{SetDir, check_name};
 use crate::storage::steps::{FileSystem, Steps};
 use crate::threads;
+use dioxide::Owner;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -40,7 +41,7 @@ pub struct LogSet(Arc<Open>);
 struct Open {
     set: Arc<Set>,
     /// The process that opened the set. A child has its memory, but not its thread.
-    process: u32,
+    owner: Owner,
 }
 
 struct Set {
@@ -78,7 +79,7 @@ impl LogOptions {
         let options = self.clone().spare_segments(0);
         let (logs, closed) = Default::default();
         let set = Arc::new(Set { options, dir, pool, logs, closed });
-        Ok(LogSet(Arc::new(Open { set, process: std::process::id() })))
+        Ok(LogSet(Arc::new(Open { set, owner: Owner::current() })))
     }
 }
 
@@ -213,7 +214,7 @@ impl Set {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if std::process::id() != self.process {
+        if !self.owner.is_current() {
             // The logs are those of its parent.
             return;
         }

@@ -3,7 +3,9 @@
 use dioxide_log::storage::memory::{Faults, Memory};
 use dioxide_log::{Durability, Error, LogOptions, Lsn};
 use dioxide_testkit::fork::holds_in_a_fork;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::pin::Pin;
+use std::process;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -67,6 +69,34 @@ fn a_child_of_a_fork_does_not_close_the_log() {
     shared.as_ref().unwrap().append(b"after").unwrap();
     shared.take().unwrap().close().unwrap();
     assert_eq!(small().open(dir.path()).unwrap().last_lsn(), Some(Lsn(2)));
+}
+
+/// Whether `work` holds in a child that is the first process of a PID namespace. True where the
+/// system permits none.
+fn holds_in_a_namespace(work: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the call changes only where the children of this process are.
+    match unsafe { unshare_unsafe(UnshareFlags::NEWPID) } {
+        Ok(()) => holds_in_a_fork(|| process::id() == 1 && work()),
+        Err(_) => true,
+    }
+}
+
+/// A parent and a child were the same by their number.
+#[test]
+fn a_child_with_the_number_of_its_parent_does_not_close_the_log() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let parent = || {
+        let mut shared = Some(small().open(dir.path()).unwrap());
+        let child = || {
+            drop(shared.take());
+            true
+        };
+        assert!(holds_in_a_namespace(child));
+        let log = shared.take().unwrap();
+        log.append(b"after").unwrap();
+        matches!(small().open(dir.path()), Err(Error::Locked { .. }))
+    };
+    assert!(holds_in_a_fork(|| holds_in_a_namespace(parent)));
 }
 
 /// Drops what it holds when it is woken.

@@ -11,32 +11,24 @@ use crate::args::{
 };
 use crate::error::{Failure, Result, answer, invalid};
 use ::dioxide_log::{Log, Lsn};
+use dioxide::Owner;
 use libc::iovec;
 use std::ffi::{c_char, c_int, c_void};
 
 /// A write-ahead log that is open. Threads share it.
 pub struct dioxide_log {
     log: Log,
-    owner: Process,
+    owner: Owner,
 }
 
-/// The process that opened a log. A child has its memory, but not its threads.
-#[derive(Clone, Copy, PartialEq)]
-struct Process(u32);
-
-impl Process {
-    fn current() -> Self {
-        Self(std::process::id())
-    }
-
-    fn check(self) -> Result<()> {
-        match self == Self::current() {
-            true => Ok(()),
-            false => Err(Failure::Here(
-                libc::EBADF,
-                "the log was opened by the parent process; open it again in this one".into(),
-            )),
-        }
+/// Fails in a child of the process that opened a log. It has its memory, but not its threads.
+fn check(owner: Owner) -> Result<()> {
+    match owner.is_current() {
+        true => Ok(()),
+        false => Err(Failure::Here(
+            libc::EBADF,
+            "the log was opened by the parent process; open it again in this one".into(),
+        )),
     }
 }
 
@@ -48,7 +40,7 @@ impl Process {
 unsafe fn log_of<'a>(log: *const dioxide_log) -> Result<&'a Log> {
     // SAFETY: as the caller promises.
     let dioxide_log { log, owner } = unsafe { shared(log, "log")? };
-    owner.check()?;
+    check(*owner)?;
     Ok(log)
 }
 
@@ -116,7 +108,7 @@ pub unsafe extern "C" fn dioxide_log_open(
         unsafe {
             give_handle(log, "log", || {
                 let log = wanted(options)?.open(path_of(path, "path")?)?;
-                Ok(dioxide_log { log, owner: Process::current() })
+                Ok(dioxide_log { log, owner: Owner::current() })
             })?;
         }
         Ok(0)
@@ -517,7 +509,7 @@ pub unsafe extern "C" fn dioxide_log_close(log: *mut dioxide_log) -> c_int {
         // SAFETY: as the caller promises.
         let dioxide_log { log, owner } = *unsafe { take_handle(log, "log")? };
         // In a child, dropping it frees the memory and does nothing else.
-        owner.check()?;
+        check(owner)?;
         log.close()?;
         Ok(0)
     })

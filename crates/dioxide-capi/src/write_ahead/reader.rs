@@ -1,21 +1,22 @@
 //! Iterators over a write-ahead log.
 
-use super::{Process, dioxide_log, log_of, lsn_of};
+use super::{check, dioxide_log, log_of, lsn_of};
 use crate::args::{exclusive, give, give_handle, signed, take_handle};
 use crate::error::{Result, answer};
 use ::dioxide_log::{Follow, Iter, Record, StreamFollow, StreamIter};
+use dioxide::Owner;
 use std::ffi::{c_int, c_void};
 
 /// A position in a write-ahead log, or in a stream, that moves from record to record. One thread at
 /// a time uses it.
 pub struct dioxide_log_iter {
     reader: Reader,
-    owner: Process,
+    owner: Owner,
 }
 
 impl dioxide_log_iter {
     pub(super) fn new(reader: Reader) -> Self {
-        Self { reader, owner: Process::current() }
+        Self { reader, owner: Owner::current() }
     }
 }
 
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn dioxide_log_next(
 unsafe fn next<'a>(iter: *mut dioxide_log_iter) -> Result<Option<Record<'a>>> {
     // SAFETY: as the caller promises.
     let dioxide_log_iter { reader, owner } = unsafe { exclusive(iter, "iter")? };
-    owner.check()?;
+    check(*owner)?;
     Ok(reader.next()?)
 }
 

@@ -2,25 +2,26 @@
 
 use super::options::{dioxide_log_options, wanted};
 use super::reader::{Reader, dioxide_log_iter};
-use super::{Process, hand_out, lsn_of};
+use super::{check, hand_out, lsn_of};
 use crate::args::{
     all_shared, bytes, bytes_mut, give_handle, path as path_of, shared, signed, slices, take_handle,
 };
 use crate::error::{Result, answer, invalid};
 use ::dioxide_log::{Stream, StreamLog};
+use dioxide::Owner;
 use libc::iovec;
 use std::ffi::{c_char, c_int, c_void};
 
 /// A log of streams that is open. Threads share it.
 pub struct dioxide_stream_log {
     log: StreamLog,
-    owner: Process,
+    owner: Owner,
 }
 
 /// A stream of an open log: a log of its own, with numbers of its own. Threads share it.
 pub struct dioxide_stream {
     stream: Stream,
-    owner: Process,
+    owner: Owner,
 }
 
 /// The log of a handle, for the process that opened it.
@@ -31,7 +32,7 @@ pub struct dioxide_stream {
 unsafe fn log_of<'a>(log: *const dioxide_stream_log) -> Result<&'a StreamLog> {
     // SAFETY: as the caller promises.
     let dioxide_stream_log { log, owner } = unsafe { shared(log, "log")? };
-    owner.check()?;
+    check(*owner)?;
     Ok(log)
 }
 
@@ -43,7 +44,7 @@ unsafe fn log_of<'a>(log: *const dioxide_stream_log) -> Result<&'a StreamLog> {
 unsafe fn stream_of<'a>(stream: *const dioxide_stream) -> Result<&'a Stream> {
     // SAFETY: as the caller promises.
     let dioxide_stream { stream, owner } = unsafe { shared(stream, "stream")? };
-    owner.check()?;
+    check(*owner)?;
     Ok(stream)
 }
 
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn dioxide_stream_log_open(
         unsafe {
             give_handle(log, "log", || {
                 let log = wanted(options)?.open_streams(path_of(path, "path")?)?;
-                Ok(dioxide_stream_log { log, owner: Process::current() })
+                Ok(dioxide_stream_log { log, owner: Owner::current() })
             })?;
         }
         Ok(0)
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn dioxide_stream_open(
         unsafe {
             give_handle(stream, "stream", || {
                 let stream = log_of(log)?.stream(id);
-                Ok(dioxide_stream { stream, owner: Process::current() })
+                Ok(dioxide_stream { stream, owner: Owner::current() })
             })?;
         }
         Ok(0)
@@ -269,7 +270,7 @@ pub unsafe extern "C" fn dioxide_stream_log_close(log: *mut dioxide_stream_log) 
         // SAFETY: as the caller promises.
         let dioxide_stream_log { log, owner } = *unsafe { take_handle(log, "log")? };
         // In a child, dropping it frees the memory and does nothing else.
-        owner.check()?;
+        check(owner)?;
         log.close()?;
         Ok(0)
     })

@@ -6,7 +6,7 @@ use super::pool_dir::PoolDir;
 use super::steps::{FileSystem, Step, Steps};
 use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
-use dioxide::{Durability, File, OpenOptions};
+use dioxide::{Durability, File, OpenOptions, Owner};
 use rustix::fs::FlockOperation;
 use std::fs;
 use std::io;
@@ -234,7 +234,7 @@ impl Storage for Dir {
 pub(super) struct Lock {
     file: Mutex<Option<fs::File>>,
     /// The process that has the lock. A child has the open file as well.
-    process: u32,
+    owner: Owner,
 }
 
 impl Lock {
@@ -257,11 +257,11 @@ impl Lock {
         if !there.is_ok_and(|it| (it.dev(), it.ino()) == (locked.dev(), locked.ino())) {
             return Err(Error::Locked { path: dir.into() });
         }
-        Ok(Self { file: Mutex::new(Some(file)), process: std::process::id() })
+        Ok(Self { file: Mutex::new(Some(file)), owner: Owner::current() })
     }
 
     pub fn release(&self) {
-        if self.process != std::process::id() {
+        if !self.owner.is_current() {
             return;
         }
         if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {

@@ -5,6 +5,7 @@ use super::entry::Entry;
 use super::reader;
 use super::stream::{Shared, Stream};
 use super::table::{Replays, Table};
+use dioxide::Owner;
 
 use super::usage::{Need, Usage};
 use crate::batch::Purpose;
@@ -73,7 +74,7 @@ pub(super) struct Open {
     pub core: Arc<Core>,
     collector: Mutex<Option<JoinHandle<()>>>,
     /// The process that opened the log.
-    process: u32,
+    owner: Owner,
 }
 
 /// What the log shares with its collector.
@@ -186,7 +187,7 @@ impl StreamLog {
         let collector = Mutex::new(Some(threads::spawn("dioxide-log-collect", path, run)?));
         // There may be garbage.
         core.signal.wake();
-        Ok(Self(Arc::new(Open { core, collector, process: std::process::id() })))
+        Ok(Self(Arc::new(Open { core, collector, owner: Owner::current() })))
     }
 
     /// The stream with a number. It begins with its first record.
@@ -281,7 +282,7 @@ fn close(core: &Core, collector: Option<JoinHandle<()>>) -> Result<()> {
 impl Drop for Open {
     fn drop(&mut self) {
         // A child of a fork has the memory, but not the threads.
-        if std::process::id() != self.process {
+        if !self.owner.is_current() {
             return;
         }
         let (core, collector) = (self.core.clone(), self.collector());
