@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// Exit codes: the command (`dioxide` for all), the code, and its meaning.
-const EXIT_STATUS: [(&str, &str, &str); 10] = [
+const EXIT_STATUS: [(&str, &str, &str); 15] = [
     ("dioxide", "0", "The work is done."),
     ("dioxide", "1", "It failed: one line on stderr gives the reason."),
     (
@@ -18,11 +18,20 @@ const EXIT_STATUS: [(&str, &str, &str); 10] = [
         "The runs cannot be compared, or, with --fail-on-regression, a row cannot be judged and \
          none regresses.",
     ),
+    (
+        "dioxide-history",
+        "1",
+        "It failed, or, with --fail-on-regression, a row cannot be judged and none regresses.",
+    ),
     ("dioxide-log-verify", "1", "The log is damaged, or cannot be read."),
     ("dioxide-probe", "1", "With --for: FAIL."),
     ("dioxide", "2", "The command line is wrong."),
     ("dioxide-probe", "2", "With --for: it could not be measured."),
     ("dioxide-compare", "3", "With --fail-on-regression: something is slower by more than that."),
+    ("dioxide-history", "3", "With --fail-on-regression: a row lost more than that."),
+    ("dioxide-diagnose", "4", "The observed process was stopped (SIGSTOP): there is no verdict."),
+    ("dioxide-run", "126", "The program cannot be executed."),
+    ("dioxide-run", "127", "There is no such program."),
     (
         "dioxide",
         "128+n",

@@ -4,7 +4,7 @@ use crate::args::{self, RecordsAction};
 use crate::exit::say;
 use crate::output;
 use crate::terminal::Terminal;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use dioxide_log::{Error, LogReader, LogView, Lsn, Record, StreamReader, StreamView};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -127,16 +127,28 @@ struct Line {
 }
 
 fn write_records(args: &args::LogDump) -> Result<()> {
-    let from = |first| args.from.map_or(first, Lsn);
     match args.stream {
         Some(id) => {
             let view = StreamView::open(&args.path)?;
-            write_lines(args, view.iter_from(id, from(view.first_lsn(id))))
+            let from = first_of(args, view.first_lsn(id), view.next_lsn(id))?;
+            write_lines(args, view.iter_from(id, from))
         }
         None => {
             let view = LogView::open(&args.path)?;
-            write_lines(args, view.iter_from(from(view.first_lsn())))
+            let from = first_of(args, view.first_lsn(), view.next_lsn())?;
+            write_lines(args, view.iter_from(from))
         }
+    }
+}
+
+/// The LSN of the first record to print. No record has the number 0.
+fn first_of(args: &args::LogDump, first: Lsn, next: Lsn) -> Result<Lsn> {
+    match args.from.map(Lsn) {
+        None | Some(Lsn(0)) => Ok(first),
+        Some(from) if from > next => {
+            bail!("no record {from} yet: the next one is {next}")
+        }
+        Some(from) => Ok(from),
     }
 }
 

@@ -73,12 +73,12 @@ fn one(target: &Target<'_>, args: &args::Recover) -> Result<bool> {
         Ok(found) => found,
         Err(error) => return Ok(failed(&error)),
     };
-    report(target, &found.to_string())?;
+    let is_reported = report(target, &found.to_string());
     let how = if args.force { Recover::Force } else { Recover::Truncate };
     match plan(&found, how) {
-        Step::Nothing => Ok(true),
-        Step::Act if args.dry_run => Ok(true),
-        Step::Act => act(target, how),
+        Step::Nothing => Ok(is_reported),
+        Step::Act if args.dry_run => Ok(is_reported),
+        Step::Act => Ok(act(target, how)? && is_reported),
         Step::Leave(advice) => {
             say(&format!("{target}: {advice}"));
             Ok(false)
@@ -121,10 +121,7 @@ fn act(target: &Target<'_>, how: Recover) -> Result<bool> {
             say(&format!("{target}: changed meanwhile: {found}"));
             Ok(false)
         }
-        Ok(_) => {
-            report(target, &format!("done, {} bytes", target.len()?))?;
-            Ok(true)
-        }
+        Ok(_) => Ok(report(target, &format!("done, {} bytes", target.len()?))),
         Err(error) => Ok(failed(&error)),
     }
 }
@@ -134,7 +131,8 @@ fn failed(error: &dioxide::Error) -> bool {
     false
 }
 
-fn report(target: &Target<'_>, sentence: &str) -> io::Result<()> {
+/// Prints a line. Returns whether stdout took it: a closed one leaves no file unrecovered.
+fn report(target: &Target<'_>, sentence: &str) -> bool {
     let line = format!("{target}: {sentence}");
-    writeln!(io::stdout(), "{}", shown(&line))
+    writeln!(io::stdout(), "{}", shown(&line)).is_ok()
 }

@@ -465,7 +465,7 @@ fn label(text: &str) -> Result<String, String> {
     }
 }
 
-fn growth_cap(text: &str) -> Result<u64, String> {
+pub(super) fn growth_cap(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         0 => Err("a step of growth has at least one byte".into()),
         bytes => Ok(bytes),

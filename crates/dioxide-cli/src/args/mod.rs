@@ -150,7 +150,8 @@ pub enum Command {
     /// Recover files that a crash left preallocated: find the end of their data and truncate them.
     ///
     /// First prints what it found. Truncates only where the end is known and the file is unchanged
-    /// since the crash.
+    /// since the crash. If only its program can find the end, the file stays as it is, with exit
+    /// code 0. Of a file that a process writes, it prints what a crash now would leave.
     #[command(after_long_help = examples::RECOVER)]
     Recover(Recover),
     /// Run a program, unchanged, with dioxide behind its O_DIRECT files.
@@ -197,7 +198,7 @@ pub struct Run {
     #[arg(long)]
     pub stats: bool,
     /// Largest step by which a file grows ahead.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = bench::growth_cap)]
     pub growth_cap: Option<u64>,
     /// The preload library [default: beside this command, or in a `lib` or `lib/dioxide` beside
     /// that directory].
@@ -468,6 +469,7 @@ mod tests {
             "dioxide run --stats",
             "dioxide run --match a:b -- true",
             "dioxide run --growth-cap much true",
+            "dioxide run --growth-cap 0 true",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
