@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::recent::Recent;
+use crate::snapshots::DurableSnapshots;
 use dioxide_log::{Lsn, Stream, StreamAppend, StreamChange, StreamLog};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
@@ -48,6 +49,8 @@ struct State<C: RaftTypeConfig> {
     facts: Facts<C>,
     last: Option<LogId<C::NodeId>>,
     recent: Recent,
+    /// A purge beyond the log waits for these.
+    snapshots: Option<DurableSnapshots>,
     /// How often entries were removed. A reader of the disk sees by it that they were meanwhile.
     truncations: u64,
 }
@@ -140,8 +143,13 @@ impl<C: RaftTypeConfig> GroupLog<C> {
             facts_found.purged = first_of::<C>(&entries)?.or(facts_found.purged);
         }
         let end = entries.next_lsn().0 - 1;
-        let state =
-            State { facts: facts_found, last: None, recent: Recent::default(), truncations: 0 };
+        let state = State {
+            facts: facts_found,
+            last: None,
+            recent: Recent::default(),
+            snapshots: None,
+            truncations: 0,
+        };
         let group = Self { shared: Arc::new(Shared { entries, facts, state: Mutex::new(state) }) };
         let last = group.last_below(end)?;
         group.state().last = last;
@@ -157,6 +165,21 @@ impl<C: RaftTypeConfig> GroupLog<C> {
             vote.committed = false;
         }
         group
+    }
+
+    /// Lets purges beyond the log wait for the snapshot that replaces the entries. The state
+    /// machine gets the result. Call this before `Raft::new`.
+    pub fn wait_for_snapshots(&self) -> DurableSnapshots {
+        let snapshots = DurableSnapshots::new();
+        self.state().snapshots = Some(snapshots.clone());
+        snapshots
+    }
+
+    /// The snapshots for which a purge waits.
+    fn awaited(&self, log_id: &LogId<C::NodeId>) -> Option<DurableSnapshots> {
+        let state = self.state();
+        let is_beyond = state.last.as_ref().is_none_or(|last| last.index < log_id.index);
+        state.snapshots.clone().filter(|_| is_beyond)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared<C>> {
@@ -526,6 +549,10 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
     }
 
     async fn purge(&mut self, log_id: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
+        // No lock is held, so entries may still be read.
+        if let Some(snapshots) = self.awaited(&log_id) {
+            snapshots.wait_for(log_id.index).await;
+        }
         let error = |error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Delete, error);
         let Some(purge) = self.begin_purge(&log_id).map_err(error)? else { return Ok(()) };
         purge.wait().await.map_err(|failure| error(failure.into()))
@@ -537,6 +564,7 @@ mod tests {
     use super::*;
     use dioxide_log::LogOptions;
     use dioxide_log::storage::memory::Memory;
+    use futures::poll;
     use openraft::storage::RaftLogStorageExt;
     use openraft::{CommittedLeaderId, Entry, EntryPayload};
     use std::io::Cursor;
@@ -571,5 +599,30 @@ mod tests {
         assert_eq!(log.state().recent.bytes(), 0);
         log.blocking_append([large(300)]).await.unwrap();
         assert_eq!(log.try_get_log_entries(..).await.unwrap(), [large(300)]);
+    }
+
+    /// The bug: a crash after the purge and before the snapshot left a node that could not start.
+    #[tokio::test]
+    async fn a_purge_beyond_the_log_waits_for_the_snapshot() {
+        let logs = crate::RaftLogs::open_storage_with(&LogOptions::new(), Arc::<Memory>::default());
+        let mut log = logs.unwrap().group::<Types>(1).unwrap();
+        let snapshots = log.wait_for_snapshots();
+        let entry = |index| Entry::<Types> { log_id: id(index), payload: EntryPayload::Blank };
+        log.blocking_append((0..10).map(entry)).await.unwrap();
+        log.purge(id(5)).await.expect("the log has entries behind it");
+        snapshots.add(50);
+        let mut purge = Box::pin(log.purge(id(100)));
+        assert!(poll!(&mut purge).is_pending());
+        snapshots.add(99);
+        snapshots.add(20);
+        assert!(poll!(&mut purge).is_pending());
+        drop(purge);
+        assert_eq!(
+            log.try_get_log_entries(..).await.unwrap(),
+            (6..10).map(entry).collect::<Vec<_>>()
+        );
+        snapshots.add(100);
+        log.purge(id(100)).await.unwrap();
+        assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, Some(id(100)));
     }
 }

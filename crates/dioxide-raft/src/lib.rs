@@ -27,9 +27,11 @@
 mod error;
 mod group;
 mod recent;
+mod snapshots;
 
 pub use error::{Error, Result};
 pub use group::GroupLog;
+pub use snapshots::DurableSnapshots;
 
 use dioxide_log::storage::Storage;
 use dioxide_log::{Durability, LogOptions, Stream, StreamLog, StreamStats};

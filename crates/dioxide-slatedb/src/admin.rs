@@ -103,9 +103,9 @@ fn of_io(path: &Path) -> impl Fn(io::Error) -> WalError {
 fn delete(wal: &LocalWal, dry_run: bool) -> Result<Vec<String>, WalError> {
     let dir = dir_of(wal)?;
     if !dry_run {
-        // It fails if there is a writer.
+        // It fails if there is a writer. An earlier deletion may have removed some of the files.
         match wal.open_log(&wal.options.clone().create(false)) {
-            Err(Error::Missing { .. }) => {}
+            Err(Error::Missing { .. } | Error::Corrupt { .. } | Error::Version { .. }) => {}
             log => log.and_then(Log::close).map_err(of_log)?,
         }
         *lock(&wal.shared.reader) = None;
@@ -121,6 +121,7 @@ fn delete(wal: &LocalWal, dry_run: bool) -> Result<Vec<String>, WalError> {
     if !dry_run {
         paths.iter().try_for_each(fs::remove_file).map_err(of_io(dir))?;
         fs::remove_dir(dir).map_err(of_io(dir))?;
+        sync(dir.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
     }
     Ok(paths.iter().map(|path| path.display().to_string()).collect())
 }
@@ -149,7 +150,7 @@ fn clone(from: &LocalWal, to: &LocalWal, first: Lsn, end: Lsn, epoch: u64) -> Re
     copy(from, &log, end)?;
     log.close().map_err(of_log)?;
     // The first writer of the clone has the next epoch.
-    EpochFile::open(dir).and_then(|file| file.ask(epoch, true)).map_err(of_io(dir))?;
+    EpochFile::open(dir).and_then(|file| file.accept(epoch)).map_err(of_io(dir))?;
     fs::remove_file(&unfinished).map_err(of_io(&unfinished))?;
     sync(dir)
 }

@@ -58,15 +58,23 @@ impl EpochFile {
     }
 
     /// Asks for the log. Returns the highest epoch that has, and whether all below this one have.
-    /// If their loss is accepted, they count as known from now on.
-    pub fn ask(&self, epoch: u64, accept_loss: bool) -> io::Result<(u64, bool)> {
-        flock(&self.0, FlockOperation::LockExclusive)?;
-        let asked = self.change(epoch, accept_loss);
-        flock(&self.0, FlockOperation::Unlock)?;
-        asked
+    pub fn ask(&self, epoch: u64) -> io::Result<(u64, bool)> {
+        self.change(epoch, false)
+    }
+
+    /// The loss of the epochs below is accepted: they count as known from now on.
+    pub fn accept(&self, epoch: u64) -> io::Result<()> {
+        self.change(epoch, true).map(drop)
     }
 
     fn change(&self, epoch: u64, accept_loss: bool) -> io::Result<(u64, bool)> {
+        flock(&self.0, FlockOperation::LockExclusive)?;
+        let changed = self.change_locked(epoch, accept_loss);
+        flock(&self.0, FlockOperation::Unlock)?;
+        changed
+    }
+
+    fn change_locked(&self, epoch: u64, accept_loss: bool) -> io::Result<(u64, bool)> {
         let mut bytes = vec![0; self.0.metadata()?.len() as usize];
         self.0.read_exact_at(&mut bytes, 0)?;
         let before: Vec<u64> = bytes
@@ -112,9 +120,10 @@ mod tests {
         let (dir, file) = new();
         let other = EpochFile::open(dir.path()).unwrap();
         assert_eq!(file.highest().unwrap(), 0);
-        assert_eq!(file.ask(7, false).unwrap().0, 7);
-        assert_eq!(other.ask(5, false).unwrap().0, 7);
-        assert_eq!(other.ask(1 << 40, true).unwrap().0, 1 << 40);
+        assert_eq!(file.ask(7).unwrap().0, 7);
+        assert_eq!(other.ask(5).unwrap().0, 7);
+        assert_eq!(other.ask(1 << 40).unwrap().0, 1 << 40);
+        other.accept(5).unwrap();
         assert_eq!(file.highest().unwrap(), 1 << 40);
     }
 
@@ -125,17 +134,17 @@ mod tests {
         for (epoch, is_known) in
             [(1, true), (1, true), (3, false), (2, true), (4, true), (6, false)]
         {
-            assert_eq!(
-                file.ask(epoch, false).unwrap(),
-                (epoch.max(file.highest().unwrap()), is_known)
-            );
+            assert_eq!(file.ask(epoch).unwrap(), (epoch.max(file.highest().unwrap()), is_known));
         }
-        assert_eq!(file.ask(7, false).unwrap(), (7, false));
-        assert_eq!(file.ask(8, true).unwrap(), (8, false));
-        assert_eq!(file.ask(9, false).unwrap(), (9, true));
+        assert_eq!(file.ask(7).unwrap(), (7, false));
+        assert_eq!(file.ask(8).unwrap(), (8, false));
+        assert_eq!(file.ask(8).unwrap(), (8, false));
+        file.accept(8).unwrap();
+        assert_eq!(file.ask(9).unwrap(), (9, true));
         file.forget().unwrap();
-        assert_eq!(file.ask(10, false).unwrap(), (10, false));
-        assert_eq!(file.ask(11, true).unwrap(), (11, false));
-        assert_eq!(file.ask(12, false).unwrap(), (12, true));
+        assert_eq!(file.ask(10).unwrap(), (10, false));
+        assert_eq!(file.ask(11).unwrap(), (11, false));
+        file.accept(11).unwrap();
+        assert_eq!(file.ask(12).unwrap(), (12, true));
     }
 }

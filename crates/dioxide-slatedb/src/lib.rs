@@ -56,9 +56,10 @@ use slatedb::wal::{
     WriterManifest,
 };
 use std::collections::VecDeque;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Bound;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use writer::Writer;
@@ -172,21 +173,14 @@ impl LocalWal {
         }
     }
 
-    /// Tries to open the log, and asks for it.
+    /// Asks for the log, and tries to open it. Asks first: recovery may take long or fail, and the
+    /// next writer must know of this one.
     fn try_open(&self, epoch: u64) -> Result<(Result<Log, Error>, Option<Asked>), WalError> {
-        // This makes the directory.
-        let log = self.open_log(&self.options);
-        let dir = match (&self.medium, &log) {
-            (Medium::Dir(dir), Ok(_) | Err(Error::Locked { .. })) => dir,
-            _ => return Ok((log, None)),
+        let asked = match &self.medium {
+            Medium::Dir(dir) => Some(ask(dir, epoch).map_err(unavailable)?),
+            Medium::Storage(_) => None,
         };
-        let ask = || -> io::Result<Asked> {
-            let file = EpochFile::open(dir)?;
-            let (highest, is_known) = file.ask(epoch, self.accept_loss)?;
-            Ok(Asked { file, highest, is_known })
-        };
-        let asked = ask().map_err(|error| WalError::Unavailable(Arc::new(error)))?;
-        Ok((log, Some(asked)))
+        Ok((self.open_log(&self.options), asked))
     }
 
     fn open_log(&self, options: &LogOptions) -> Result<Log, Error> {
@@ -199,6 +193,10 @@ impl LocalWal {
     /// The reader of all iterators. None if there is no log.
     fn reader(&self) -> Result<Option<Arc<Mutex<LogReader>>>, WalError> {
         let mut reader = lock(&self.shared.reader);
+        // Another process may have deleted the log, and made a new one.
+        if reader.as_ref().is_some_and(|reader| is_gone(&mut lock(reader))) {
+            *reader = None;
+        }
         if reader.is_none() {
             let opened = match &self.medium {
                 Medium::Dir(dir) => LogReader::open(dir),
@@ -231,11 +229,37 @@ impl LocalWal {
     }
 }
 
+fn unavailable(error: io::Error) -> WalError {
+    WalError::Unavailable(Arc::new(error))
+}
+
+/// Asks for the log in this directory, and creates the directory for it.
+fn ask(dir: &Path, epoch: u64) -> io::Result<Asked> {
+    if !dir.exists() {
+        fs::create_dir_all(dir)?;
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    let file = EpochFile::open(dir)?;
+    let (highest, is_known) = file.ask(epoch)?;
+    Ok(Asked { file, highest, is_known })
+}
+
+/// Looks what is new: a reader does behind the end.
+fn look(reader: &mut LogReader) -> Result<(), Error> {
+    reader.seek(Lsn(u64::MAX));
+    reader::next(reader, drop)
+}
+
+fn is_gone(reader: &mut LogReader) -> bool {
+    matches!(look(reader), Err(Error::Missing { .. }))
+}
+
 /// The database is new, and the log is not. The next writers of the database are refused as well,
 /// because nothing distinguishes them from those of the database of the log.
 fn refuse_other(log: &Log, asked: Option<Asked>) -> Result<Opened, WalError> {
     if let Some(asked) = asked {
-        asked.file.forget().map_err(|error| WalError::Unavailable(Arc::new(error)))?;
+        asked.file.forget().map_err(unavailable)?;
     }
     Err(data(format!(
         "the database is new, and the log has {} records of another; use an empty directory",
@@ -292,13 +316,17 @@ impl Opened {
             )));
         }
         log::warn!("{reason}; the loss of rows was accepted");
-        if next >= seen && !begins_late && next > 1 {
-            return log.append(&rows::epoch(epoch, false)).map_err(of_log);
+        let is_anew = next < seen || begins_late || next == 1;
+        if is_anew {
+            // Numbers that no other log of the database has used.
+            let anew = next.max(seen).max(epoch.saturating_mul(RECORDS_OF_EPOCH));
+            log.truncate_front(Lsn(anew)).map_err(of_log)?;
         }
-        // Numbers that no other log of the database has used.
-        let anew = next.max(seen).max(epoch.saturating_mul(RECORDS_OF_EPOCH));
-        log.truncate_front(Lsn(anew)).map_err(of_log)?;
-        log.append(&rows::epoch(epoch, true)).map_err(of_log)
+        let last = log.append(&rows::epoch(epoch, is_anew)).map_err(of_log)?;
+        if let Some(asked) = &self.asked {
+            asked.file.accept(epoch).map_err(unavailable)?;
+        }
+        Ok(last)
     }
 }
 
@@ -345,9 +373,7 @@ impl WalReader for LocalWal {
         blocking(move || {
             let Some(reader) = wal.reader()? else { return Ok(replay_after_wal_id) };
             let mut reader = lock(&reader);
-            // Behind the end, a reader looks what is new.
-            reader.seek(Lsn(u64::MAX));
-            reader.next().map_err(of_log)?;
+            look(&mut reader).map_err(of_log)?;
             Ok(reader.stable_lsn().0.saturating_sub(1).max(replay_after_wal_id))
         })
         .await

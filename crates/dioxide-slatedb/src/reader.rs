@@ -8,13 +8,16 @@ use slatedb::RowEntry;
 use slatedb::wal::{WalError, WalIterator, WalRows};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// About how many bytes of records one call returns.
 const CHUNK_BYTES: usize = 1 << 20;
 /// How often an iterator without end looks for more.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long a reader looks at a log that changes.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where records are read.
 pub enum Source {
@@ -109,7 +112,7 @@ impl Reading {
                 let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
                 let begin = begin_of(&mut reader, from)?;
                 reader.seek(begin);
-                while take(reader.next().map_err(of_log)?)? {}
+                while next(&mut reader, &mut take).map_err(of_log)?? {}
             }
         }
         Ok(rows)
@@ -119,15 +122,32 @@ impl Reading {
 /// The record to begin with: this one, or the first of a log that began anew behind it.
 fn begin_of(reader: &mut LogReader, from: Lsn) -> Result<Lsn, WalError> {
     reader.seek(from);
-    let first = match reader.next() {
-        Ok(_) => return Ok(from),
+    let first = match next(reader, drop) {
+        Ok(()) => return Ok(from),
         Err(Error::OutOfRange { first, .. }) => first,
         Err(error) => return Err(of_log(error)),
     };
     reader.seek(first);
-    let record = reader.next().map_err(of_log)?;
-    let begins_anew = record.is_some_and(|record| is_anew(record.payload));
-    if begins_anew { Ok(first) } else { Err(WalError::WalTruncated(from.0)) }
+    let begins_anew = |record: Option<Record<'_>>| record.is_some_and(|it| is_anew(it.payload));
+    match next(reader, begins_anew).map_err(of_log)? {
+        true => Ok(first),
+        false => Err(WalError::WalTruncated(from.0)),
+    }
+}
+
+/// Passes the next record on. Waits while the writer changes its log faster than a reader looks:
+/// SlateDB closes a reader at any error.
+pub fn next<R>(
+    reader: &mut LogReader,
+    mut then: impl FnMut(Option<Record<'_>>) -> R,
+) -> Result<R, Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match reader.next() {
+            Err(Error::Changing { .. }) if Instant::now() < deadline => thread::sleep(LOOK),
+            record => return record.map(&mut then),
+        }
+    }
 }
 
 #[async_trait]

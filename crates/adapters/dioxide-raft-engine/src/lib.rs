@@ -29,7 +29,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Opens the files of raft-engine with dioxide.
+/// Opens the files of raft-engine with dioxide. Give each engine one of its own: a new file of one
+/// engine frees the space ahead of the others.
 #[derive(Debug, Default)]
 pub struct DioxideFileSystem {
     /// Files that raft-engine reuses, until it opens them: closing would free their space.
@@ -70,14 +71,18 @@ impl DioxideFileSystem {
     /// Gives the earlier files of a queue their exact length, before the next file of the queue is
     /// made. raft-engine accepts a broken tail in the last file only, and a crash leaves zeros in
     /// the space ahead. The name of a queue is the extension.
+    ///
+    /// A queue may have a second directory. A file there may also be of another engine, which still
+    /// writes it.
     fn finish_before(&self, next: &Path) -> io::Result<()> {
-        let mut finished = Vec::new();
+        let mut earlier = Vec::new();
         lock(&self.written).retain(|(path, file)| {
-            let ends = path.extension() == next.extension();
-            finished.extend(file.upgrade().filter(|_| ends));
-            !ends && file.strong_count() > 0
+            let is_earlier = path.extension() == next.extension();
+            let Some(file) = file.upgrade() else { return false };
+            earlier.extend(is_earlier.then_some(file));
+            !is_earlier || path.parent() != next.parent()
         });
-        finished.into_iter().try_for_each(|file| file.set_len(file.len()?))
+        earlier.iter().try_for_each(|file| file.trim())
     }
 }
 

@@ -6,6 +6,8 @@ use std::fs;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -67,4 +69,33 @@ fn a_cursor_seeks_writes_and_truncates_as_a_file() {
     assert_eq!(reader.file_size().unwrap(), 4);
     system.delete(&path).unwrap();
     assert_eq!(system.open(&path, Permission::ReadOnly).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// The bug: a new file of one engine truncated the file that another one was writing.
+#[test]
+fn engines_that_share_a_file_system_lose_nothing() {
+    let dirs = [dir(), dir()];
+    let system = DioxideFileSystem::default();
+    let (active, is_over) = (dirs[0].path().join("active.raftlog"), AtomicBool::new(false));
+    let file = Arc::new(system.create(&active).unwrap());
+    let mut writer = system.new_writer(file.clone()).unwrap();
+    let mut written = 0_u64;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..100 {
+                system.create(dirs[1].path().join(format!("{number}.raftlog"))).unwrap();
+            }
+            is_over.store(true, SeqCst);
+        });
+        while !is_over.load(SeqCst) {
+            let record = (written + 1).to_le_bytes().repeat(100);
+            writer.write_all(&record).unwrap();
+            file.sync().unwrap();
+            written += 1;
+            assert_eq!(file.file_size().unwrap() as u64, written * 800);
+        }
+    });
+    let content: Vec<_> = (1..=written).flat_map(|n| n.to_le_bytes().repeat(100)).collect();
+    drop((writer, file));
+    assert!(fs::read(&active).unwrap() == content);
 }

@@ -22,7 +22,8 @@
 //!   succeeds without it.
 //! - Close and drop write what waits. A kill of the program loses the writes that no flush covered,
 //!   as a power cut does.
-//! - At most [`WAITING_BYTES_MAX`] bytes wait in memory, or one write that is larger.
+//! - At most [`WAITING_BYTES_MAX`] bytes wait in memory, or one write that is larger. A small write
+//!   apart from others counts as 4096 bytes.
 //! - All writes of a file pass through one `WriteBehind`.
 
 #![forbid(unsafe_code)]
@@ -157,9 +158,9 @@ impl WriteBehind {
     /// that waited.
     pub fn write_through(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.write_out(self.lock(), Until::Written)?;
+        // Held, so that `trim` does not set the length meanwhile.
         let mut state = self.not_in_flight(offset, data.len());
         (state.is_dirty, state.edge) = (true, None);
-        drop(state);
         let file = self.file();
         match offset == file.len()? {
             true => drop(file.append(data)?),
@@ -223,6 +224,24 @@ impl WriteBehind {
         self.write_out(self.lock(), Until::Written)?;
         self.lock().edge = None;
         Ok(self.file().set_len(len)?)
+    }
+
+    /// Writes what waits, and frees the space ahead: other programs find the exact length. Both are
+    /// stable on return. Writes may go on meanwhile, and none is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_len`](Self::set_len).
+    pub fn trim(&self) -> io::Result<()> {
+        loop {
+            let state = self.lock();
+            if state.waiting.is_empty() && state.in_flight.is_none() {
+                // With the lock held, no write begins.
+                let file = self.file();
+                return Ok(file.set_len(file.len()?)?);
+            }
+            self.write_out(state, Until::Written)?;
+        }
     }
 
     /// Makes every write stable that returned before the call.

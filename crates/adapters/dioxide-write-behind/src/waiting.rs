@@ -7,6 +7,9 @@ use std::ops::Range;
 /// Offset and bytes.
 type Piece<'a> = (&'a u64, &'a Vec<u8>);
 
+/// A request of a small piece has so many bytes, because it covers whole blocks.
+const REQUEST_BYTES_MIN: usize = 4096;
+
 /// Pieces by their offset. They do not overlap.
 #[derive(Debug, Default)]
 pub struct Waiting {
@@ -14,11 +17,20 @@ pub struct Waiting {
     bytes: usize,
 }
 
+/// The bytes of a piece behind another one, and of its request.
+fn cost(before: Option<Piece<'_>>, at: u64, piece: &[u8]) -> usize {
+    match before.is_some_and(|(at_before, before)| at_before + before.len() as u64 == at) {
+        // One request has both.
+        true => piece.len(),
+        false => piece.len().max(REQUEST_BYTES_MIN),
+    }
+}
+
 impl Waiting {
     /// Adds a piece that overlaps none.
     pub fn add(&mut self, offset: u64, piece: Vec<u8>) {
         debug_assert!(!self.overlaps(offset, piece.len()));
-        self.bytes += piece.len();
+        self.bytes += cost(self.pieces.range(..offset).next_back(), offset, &piece);
         self.pieces.insert(offset, piece);
     }
 
@@ -47,7 +59,7 @@ impl Waiting {
         self.pieces.last_key_value().map_or(0, |(at, piece)| at + piece.len() as u64)
     }
 
-    /// The bytes of all pieces.
+    /// The bytes of all pieces and their requests, about.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -96,7 +108,12 @@ impl Waiting {
             let end = *at + piece.len() as u64;
             ranges.iter().any(|range| *at < range.end && range.start < end)
         });
-        self.bytes = self.pieces.values().map(Vec::len).sum();
+        let mut before = None;
+        self.bytes = 0;
+        for (at, piece) in &self.pieces {
+            self.bytes += cost(before, *at, piece);
+            before = Some((at, piece));
+        }
     }
 
     /// Takes the pieces of another one. None of them overlaps.
@@ -170,11 +187,22 @@ mod tests {
     fn pieces_of_ranges_are_kept() {
         let mut waiting = of(&[(0, b"abc"), (10, b"de"), (20, b"f")]);
         waiting.retain(&[2..4, 12..20, 20..30]);
-        assert_eq!((waiting.bytes(), waiting.pieces.len()), (4, 2));
+        assert_eq!((waiting.end(), waiting.pieces.len()), (21, 2));
         let mut other = of(&[(100, b"xyz")]);
         other.append(waiting);
-        assert_eq!((other.bytes(), other.end()), (7, 103));
+        assert_eq!((other.bytes(), other.end()), (3 * REQUEST_BYTES_MIN, 103));
         assert!(other.overlaps(20, 1) && other.overlaps(2, 1) && !other.overlaps(10, 2));
+    }
+
+    /// The bug: small pieces counted their own bytes only, and each needed a block.
+    #[test]
+    fn a_scattered_piece_counts_as_a_block_and_a_neighbour_does_not() {
+        let mut waiting = of(&[(10, b"abc"), (13, b"de"), (1 << 20, b"f")]);
+        assert_eq!(waiting.bytes(), 2 * REQUEST_BYTES_MIN + 2);
+        waiting.add(5 << 20, vec![0; 2 * REQUEST_BYTES_MIN]);
+        assert_eq!(waiting.bytes(), 4 * REQUEST_BYTES_MIN + 2);
+        waiting.retain(&[10..16]);
+        assert_eq!(waiting.bytes(), REQUEST_BYTES_MIN + 2);
     }
 
     #[test]

@@ -5,9 +5,12 @@
 //! Both sides of a row run in turns on fresh files in DIR. Prints the median and the range of each
 //! side, in operations a second.
 
+use dioxide_object_store::DioxideStore as DioxideObjects;
 use dioxide_raft_engine::DioxideFileSystem;
 use dioxide_redb::DioxideBackend;
 use dioxide_wal_db::DioxideStore;
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use raft_engine::env::{DefaultFileSystem, FileSystem};
 use raft_engine::{Config, Engine, LogBatch, ReadableSize};
 use redb::{Database, ReadableDatabase, TableDefinition};
@@ -34,6 +37,10 @@ const ROWS: &[(&str, Run)] = &[
     ("wal-db: append and sync, 16 threads", |dir, ours| wal(dir, ours, 16)),
     ("raft-engine: synced batches, 1 region", |dir, ours| raft(dir, ours, 1)),
     ("raft-engine: synced batches, 16 regions", |dir, ours| raft(dir, ours, 16)),
+    ("object_store: puts of 4 KiB, 1 task", |dir, ours| puts(dir, ours, 1, 4 << 10)),
+    ("object_store: puts of 4 KiB, 64 tasks", |dir, ours| puts(dir, ours, 64, 4 << 10)),
+    ("object_store: puts of 16 MiB, 1 task", |dir, ours| puts(dir, ours, 1, 16 << 20)),
+    ("object_store: puts of 16 MiB, 4 tasks", |dir, ours| puts(dir, ours, 4, 16 << 20)),
 ];
 
 fn main() -> Result<()> {
@@ -162,6 +169,35 @@ fn batches<F: FileSystem + 'static>(config: Config, system: F, regions: u64) -> 
         Ok(())
     })?;
     Ok(per_second(count * regions, begun))
+}
+
+fn puts(dir: &Path, on_dioxide: bool, tasks: u64, bytes: usize) -> Result<f64> {
+    let store: Arc<dyn ObjectStore> = match on_dioxide {
+        true => Arc::new(DioxideObjects::new(dir)?),
+        false => Arc::new(LocalFileSystem::new_with_prefix(dir)?.with_fsync(true)),
+    };
+    let count = if bytes > 1 << 20 { 8 } else { 200 / tasks.min(8) };
+    let content = PutPayload::from(vec![7; bytes]);
+    let runtime = tokio::runtime::Runtime::new()?;
+    let begun = Instant::now();
+    runtime.block_on(async {
+        let put_all = |task: u64| {
+            let (store, content) = (store.clone(), content.clone());
+            tokio::spawn(async move {
+                for number in 0..count {
+                    // Two of a name replace each other.
+                    let path = format!("{task}-{}", number % 4).into();
+                    store.put(&path, content.clone()).await?;
+                }
+                Ok::<_, object_store::Error>(())
+            })
+        };
+        for task in (0..tasks).map(put_all).collect::<Vec<_>>() {
+            task.await??;
+        }
+        Ok::<_, Box<dyn Error + Send + Sync>>(())
+    })?;
+    Ok(per_second(count * tasks, begun))
 }
 
 fn in_threads(count: u64, work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The state machine: a map in memory, whose snapshot is a durable file. A log that was purged
 //! begins behind that snapshot.
 
+use dioxide_raft::DurableSnapshots;
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{
     AnyError, BasicNode, EntryPayload, LogId, OptionalSend, RaftSnapshotBuilder, SnapshotMeta,
@@ -44,6 +45,7 @@ pub struct Machine {
 struct File {
     path: PathBuf,
     last: Mutex<Option<LogId<u64>>>,
+    durable: DurableSnapshots,
 }
 
 /// What a snapshot has.
@@ -101,6 +103,7 @@ impl File {
         if last > *newest {
             dioxide::replace(&self.path, |writer| writer.write_all(bytes))?;
             *newest = last;
+            last.iter().for_each(|last| self.durable.add(last.index));
         }
         Ok(())
     }
@@ -111,11 +114,12 @@ fn failed(error: impl Error + 'static) -> StorageError<u64> {
 }
 
 impl Machine {
-    /// Begins with the snapshot in a file, if there is one.
-    pub fn open(path: PathBuf) -> io::Result<Self> {
-        let file = File { path, last: Mutex::default() };
+    /// Begins with the snapshot in a file, if there is one. The log gets to know each snapshot.
+    pub fn open(path: PathBuf, durable: DurableSnapshots) -> io::Result<Self> {
+        let file = File { path, last: Mutex::default(), durable };
         let state = file.read()?.map(|bytes| State::decode(&bytes)).transpose()?;
         let state = state.unwrap_or_default();
+        state.last.iter().for_each(|last| file.durable.add(last.index));
         let file = File { last: Mutex::new(state.last), ..file };
         Ok(Self { state: Arc::new(Mutex::new(state)), file: Arc::new(file) })
     }

@@ -50,7 +50,8 @@ impl Node {
             ..Config::default()
         };
         let config = Arc::new(config.validate()?);
-        let (log, machine) = (logs.group(GROUP)?, Machine::open(snapshot)?);
+        let log = logs.group(GROUP)?;
+        let machine = Machine::open(snapshot, log.wait_for_snapshots())?;
         let raft = Raft::new(id, config, Network, log, machine.clone()).await?;
         Ok(Self { id, raft, machine })
     }

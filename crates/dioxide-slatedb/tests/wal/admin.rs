@@ -89,3 +89,22 @@ async fn a_log_without_a_writer_is_deleted() {
     assert!(!wals.delete_wal(&db_path, false).await.unwrap().is_empty());
     assert!(!dir.path().join("db").exists());
 }
+
+/// The bug: a deletion that a crash had interrupted failed from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_deletion_is_repeated() {
+    let (dir, store) = (tempfile::tempdir_in(".").unwrap(), Arc::new(InMemory::new()) as Store);
+    let (wals, db_path) = (wals(dir.path()), DbPath::from("db"));
+    let db = open_db(&store, dir.path(), "db").await.unwrap();
+    for number in 0..100 {
+        put(&db, &format!("key {number}"), &[7; 3000]).await.unwrap();
+    }
+    close(db).await;
+    let mut segments = wals.delete_wal(&db_path, true).await.unwrap();
+    segments.retain(|path| path.contains("/segment-"));
+    segments.sort();
+    assert!(segments.len() > 2, "{segments:?}");
+    std::fs::remove_file(&segments[1]).unwrap();
+    wals.delete_wal(&db_path, false).await.unwrap();
+    assert!(!dir.path().join("db").exists());
+}

@@ -338,6 +338,51 @@ async fn a_lost_log_is_noticed() {
     }
 }
 
+/// The bug: the next writer took its epoch for that of a writer with another log.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_that_failed_is_known_to_the_next() {
+    let (dir, store) = (tempfile::tempdir_in(".").unwrap(), store());
+    let db = open(&store, wal(&dir)).await.unwrap();
+    for number in 0..100 {
+        put(&db, &format!("key {number}"), &[7; 3000]).await.unwrap();
+    }
+    close(db).await;
+    let mut segments: Vec<_> = std::fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_str().unwrap().contains("/segment-"))
+        .collect();
+    segments.sort();
+    let aside = dir.path().join("aside");
+    std::fs::rename(&segments[1], &aside).unwrap();
+    let error = open(&store, wal(&dir)).await.err().expect("a segment is missing");
+    assert!(error.to_string().contains("missing"), "{error}");
+    std::fs::rename(&aside, &segments[1]).unwrap();
+    let db = open(&store, wal(&dir)).await.unwrap();
+    assert!(has(&db, "key 50").await);
+    close(db).await;
+}
+
+/// The bug: an open that failed had accepted the loss for the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_is_accepted_for_an_open_that_succeeds() {
+    let (dir, other) = (tempfile::tempdir_in(".").unwrap(), tempfile::tempdir_in(".").unwrap());
+    let store = store();
+    for dir in [&dir, &other] {
+        let db = open(&store, wal(dir).accept_loss(true)).await.unwrap();
+        put(&db, "key", b"value").await.unwrap();
+        close(db).await;
+    }
+    let held = small().open(dir.path()).unwrap();
+    let accepting = wal(&dir).accept_loss(true).patience(Duration::from_millis(50));
+    open(&store, accepting).await.err().expect("it is locked");
+    held.close().unwrap();
+    let reason = refused(&store, wal(&dir)).await;
+    assert!(reason.contains("accept_loss"), "{reason}");
+    close(open(&store, wal(&dir).accept_loss(true)).await.unwrap()).await;
+    close(open(&store, wal(&dir)).await.unwrap()).await;
+}
+
 /// Rows of the old database came into the new one, for example when a bucket was emptied.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_database_does_not_take_the_log_of_another() {
