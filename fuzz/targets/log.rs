@@ -2,17 +2,17 @@
 //! refused, or has only records that were once appended under their LSNs.
 #![no_main]
 
-use dioxide_log::fuzzing::{Flags, Frame, Header, Home, Kind, checksum_of, frame_bytes};
+use damage::{Damage, SEGMENT_BYTES, apply};
 use dioxide_log::storage::Storage;
 use dioxide_log::storage::memory::Memory;
-use dioxide_log::{Error, LogOptions, LogView, Lsn};
+use dioxide_log::{Error, LogOptions, LogReader, LogView, Lsn};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-const SEGMENT_BYTES: usize = 64 << 10;
-const BLOCK: usize = 4096;
+mod damage;
+
 const STEPS_MAX: usize = 12;
 
 #[derive(Debug, Arbitrary)]
@@ -28,35 +28,6 @@ enum Step {
     Batch(u8, u16),
     Front(u8),
     Back(u8),
-}
-
-/// A segment, and a block or byte of it.
-#[derive(Debug, Arbitrary)]
-struct At {
-    segment: u8,
-    /// A byte behind a block, near which the frames are.
-    block: u8,
-    byte: u16,
-}
-
-#[derive(Debug, Arbitrary)]
-enum Damage {
-    Flip(At, u8),
-    Zeros(At, u16),
-    Copy(At, At, u16),
-    Twin(u8),
-    Lost(u8),
-    Shorter(u8, u32),
-    /// A frame that is valid there.
-    Frame(At, u8, bool, bool, u16, u8),
-    /// A header that is valid.
-    Header(u8, u16, u16, u16),
-}
-
-/// A small number, or one near those that have no next one.
-fn number(draw: u16) -> u64 {
-    let base = [0, 0, i64::MAX as u64 - 128, u64::MAX - 255];
-    base[usize::from(draw >> 8) % base.len()] + u64::from(draw % 256)
 }
 
 type Seen = BTreeMap<u64, BTreeSet<Vec<u8>>>;
@@ -77,6 +48,12 @@ fn check(program: &Program) {
             let known = seen.get(lsn).is_some_and(|records| records.contains(record));
             assert!(known, "record {lsn} was never appended");
         }
+    }
+    // A reader has the first ones: those that are stable.
+    match (follow(&disk), &found) {
+        (Some(followed), Some(found)) => assert!(found.starts_with(&followed), "a reader differs"),
+        (None, None) => {}
+        (followed, _) => panic!("a reader refuses the log or not: {}", followed.is_none()),
     }
     // The writer agrees with the view, and so does the next one.
     for _ in 0..2 {
@@ -149,86 +126,6 @@ fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
     }
 }
 
-impl At {
-    fn byte(&self) -> usize {
-        let block = usize::from(self.block) % (SEGMENT_BYTES / BLOCK);
-        (block * BLOCK + usize::from(self.byte)) % SEGMENT_BYTES
-    }
-}
-
-/// False if it can make records that were never appended.
-fn apply(damage: &Damage, disk: &Memory) -> bool {
-    let names = disk.names();
-    if names.is_empty() {
-        return true;
-    }
-    let name = |segment: u8| names[usize::from(segment) % names.len()];
-    let part =
-        |at: usize, len: usize, bytes: &[u8]| at.min(bytes.len())..(at + len).min(bytes.len());
-    match damage {
-        Damage::Flip(at, bits) => disk.edit(name(at.segment), |bytes| {
-            if let Some(byte) = bytes.get_mut(at.byte()) {
-                *byte ^= bits;
-            }
-        }),
-        Damage::Zeros(at, len) => disk.edit(name(at.segment), |bytes| {
-            let range = part(at.byte(), usize::from(*len), bytes);
-            bytes[range].fill(0);
-        }),
-        Damage::Copy(from, to, len) => {
-            let copied = disk.edit(name(from.segment), |bytes| {
-                bytes[part(from.byte(), usize::from(*len), bytes)].to_vec()
-            });
-            disk.edit(name(to.segment), |bytes| {
-                let range = part(to.byte(), copied.len(), bytes);
-                let len = range.len();
-                bytes[range].copy_from_slice(&copied[..len]);
-            });
-        }
-        Damage::Twin(segment) => {
-            let bytes = disk.edit(name(*segment), |bytes| bytes.clone());
-            disk.put(bytes);
-        }
-        Damage::Lost(segment) => drop(disk.take(name(*segment))),
-        Damage::Shorter(segment, bytes) => {
-            let len = *bytes as usize % SEGMENT_BYTES;
-            disk.edit(name(*segment), |content| content.truncate(len));
-        }
-        Damage::Frame(at, kind, stable, more, lsn, payload) => {
-            disk.edit(name(at.segment), |bytes| {
-                let Some(header) = header(bytes) else { return };
-                let home = Home { log: header.log, life: header.life() };
-                let payload = vec![7; usize::from(*payload)];
-                let kind = Kind::ALL[usize::from(*kind) % Kind::ALL.len()];
-                let flags = Flags { stable: *stable, more: *more };
-                let frame = Frame { kind, flags, lsn: Lsn(number(*lsn)), payload: &payload };
-                let (at, size) = (at.byte() / 8 * 8, frame_bytes(payload.len()) as usize);
-                if let Some(into) = bytes.get_mut(at..at + size) {
-                    frame.encode(into, checksum_of(&payload), home, at as u64);
-                }
-            });
-            return false;
-        }
-        Damage::Header(segment, at, first, front) => {
-            disk.edit(name(*segment), |bytes| {
-                let Some(header) = header(bytes) else { return };
-                let (first, front) = (Lsn(number(*first)), Lsn(number(*front)));
-                let header = Header { number: number(*at), first, front, ..header };
-                header.encode(&mut bytes[..BLOCK]);
-            });
-            return false;
-        }
-    }
-    true
-}
-
-fn header(bytes: &[u8]) -> Option<Header> {
-    match Header::parse(bytes.get(..BLOCK)?) {
-        dioxide_log::fuzzing::Found::Header(header) => Some(header),
-        _ => None,
-    }
-}
-
 /// The records that a view finds. None if the log is refused, or there is none.
 fn read(disk: &Memory) -> Option<Vec<(u64, Vec<u8>)>> {
     match LogView::of(shared(disk)) {
@@ -244,4 +141,19 @@ fn read(disk: &Memory) -> Option<Vec<(u64, Vec<u8>)>> {
         Err(Error::Corrupt { .. } | Error::Version { .. }) => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The records that a reader finds, as `read`.
+fn follow(disk: &Memory) -> Option<Vec<(u64, Vec<u8>)>> {
+    let mut reader = match LogReader::of(shared(disk)) {
+        Ok(reader) => reader,
+        Err(Error::Missing { .. }) => return Some(Vec::new()),
+        Err(Error::Corrupt { .. } | Error::Version { .. }) => return None,
+        Err(error) => panic!("{error}"),
+    };
+    let mut records = Vec::new();
+    while let Some(record) = reader.next().expect("it is read") {
+        records.push((record.lsn.0, record.payload.to_vec()));
+    }
+    Some(records)
 }
