@@ -109,7 +109,8 @@ pub enum ErrorKind {
     /// It can be opened read-only, or recovered by force.
     #[error(
         "changed by another program while it was grown ahead, or since a crash left it so ({0}); \
-         open read-only to look. `dioxide recover --force` truncates it if it is still marked"
+         open read-only to look. If it is still marked, `dioxide recover --force` truncates it, or \
+         leaves the end to its program"
     )]
     ModifiedExternally(String),
     /// The paths are not the members of one striped volume in this order, or not those of its last

@@ -46,7 +46,8 @@ pub enum Command {
     ///
     /// Without a scenario: all of them, shortened, in under a minute. Every scenario does the same
     /// work on several paths, interleaved over rounds. Scratch files have no name and vanish with
-    /// the process.
+    /// the process. Only `bench log --files` makes a directory, `.dioxide-bench-*`, which a kill
+    /// leaves.
     ///
     /// The lines below a table count operations of dioxide that could have shared a request with
     /// their neighbour but did not, by reason:
@@ -232,7 +233,8 @@ pub struct Recover {
     /// The files are the members of one striped volume, in their order, with chunks of this size.
     #[arg(long, value_name = "CHUNK", value_parser = parse_bytes)]
     pub stripe: Option<u64>,
-    /// Also truncate files that were changed since the crash. For the owner of the data only.
+    /// Also recover files that were changed since the crash: truncate them, or leave the end to
+    /// their program. For the owner of the data only.
     #[arg(long)]
     pub force: bool,
     /// Only print what was found.

@@ -48,7 +48,7 @@ pub struct LogTail {
     /// Print the records of this stream [default: those of the log].
     #[arg(long, value_name = "ID")]
     pub stream: Option<u64>,
-    /// The first record [default: the tenth of the last].
+    /// The first record [default: the tenth from the end].
     #[arg(long, value_name = "LSN")]
     pub from: Option<u64>,
     /// End after N records.
