@@ -90,8 +90,9 @@ impl OpenOptions {
     }
 
     /// Sets the expected length of the file, in bytes. The first step of growth allocates up to it,
-    /// even beyond the cap, and the next step begins only when more is needed. A hint, never a
-    /// limit.
+    /// even beyond the cap. It has at most an eighth of the free space and a quarter of the
+    /// [budget](crate::set_growth_budget) left. The next step begins only when more is needed. A
+    /// hint, never a limit.
     pub fn capacity(&mut self, bytes: u64) -> &mut Self {
         self.0.capacity_bytes = Some(bytes);
         self
@@ -141,8 +142,9 @@ impl OpenOptions {
     /// # Errors
     ///
     /// - [`Locked`](crate::ErrorKind::Locked): another process has the file open for writing.
-    /// - [`Busy`](crate::ErrorKind::Busy): the block device is in use; or a crash left the file
-    ///   grown, and another process has it open for writing.
+    /// - [`Busy`](crate::ErrorKind::Busy): the block device is in use, or the file is the image
+    ///   behind a loop device. Or a crash left the file grown, and another process has it open for
+    ///   writing.
     /// - [`ModifiedExternally`](crate::ErrorKind::ModifiedExternally): another program changed the
     ///   length of a file that a crash left grown.
     /// - [`Wedged`](crate::ErrorKind::Wedged): a flush failed on that file system.
@@ -202,8 +204,9 @@ impl OpenOptions {
     ///
     /// - [`Members`](crate::ErrorKind::Members): the paths are not one volume in its order. The
     ///   error names the wrong member, and the reason.
-    /// - [`Unsupported`](crate::ErrorKind::Unsupported): files mixed with devices, a chunk size
-    ///   that does not fit, or more than 64 members.
+    /// - [`Misaligned`](crate::ErrorKind::Misaligned): a chunk that is no such multiple.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): files mixed with devices, a chunk above
+    ///   1 TiB, no member, or more than 64.
     pub fn open_striped(&self, paths: &[impl AsRef<Path>], chunk_bytes: u64) -> Result<File> {
         File::open_striped(
             self,

@@ -50,8 +50,8 @@ pub enum Tail {
     /// The rewrite starts when the write before it has finished. It is alone, and holds the bytes
     /// of earlier records as they are on disk. So a crash during the rewrite keeps earlier records:
     /// each sector has their bytes before and after, in any order of sectors. Only a device that
-    /// loses a sector on a power failure during its write can harm them. Devices with atomic sector
-    /// atomic sector writes do not; that should be every device that reports a logical block size.
+    /// loses a sector on a power failure during its write can harm them. Devices with atomic
+    /// sector writes do not; that should be every device that reports a logical block size.
     #[default]
     Rewrite,
     /// The next append begins at the next block: a block that holds an acknowledged record is never
