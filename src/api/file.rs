@@ -57,6 +57,9 @@ impl File {
     /// Opens a file read-only, with its own descriptor. It does not delay the truncate when the
     /// last writing handle of this process closes, see [`close`](Self::close).
     ///
+    /// A read-only handle recovers nothing. After a crash of zeroed or recycled space it shows the
+    /// file up to the floor only: durable data may follow. Open the file for writing to find it.
+    ///
     /// # Errors
     ///
     /// As [`OpenOptions::open`].
@@ -420,6 +423,9 @@ impl File {
     /// from the floor on, find the end of the last record, and truncate there with
     /// [`set_len`](Self::set_len). The marker stays until then, and the next open reports the same
     /// again.
+    ///
+    /// **Truncate before the first append.** An append lands at the length, behind zeros or old
+    /// records. A later search for the end stops before it, and the next truncate destroys it.
     pub fn recovery(&self) -> Option<&Recovery> {
         match self.inner() {
             FileHandle::Shared { engine, .. } => {
