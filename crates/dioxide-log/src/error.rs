@@ -83,8 +83,9 @@ pub enum Error {
     #[error("all {0} segments of the device are in use")]
     DeviceFull(usize),
     /// An earlier write or flush failed. The records that it covered are not acknowledged, and the
-    /// log takes no more. Open it again to continue.
-    #[error("the log failed before ({0}); open it again")]
+    /// log takes no more. Open it again to continue; after a failed flush, mount the file system
+    /// (or open the device) anew first.
+    #[error("the log failed before ({0}); open it again, after a failed flush on a new mount")]
     Failed(Arc<Error>),
     /// The LSN lies outside of the log or the stream.
     #[error("LSN {lsn} is out of range: {}", records(*first, *next))]
