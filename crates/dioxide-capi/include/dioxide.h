@@ -204,7 +204,8 @@ struct dioxide_options {
     uint64_t growth_cap_bytes;
     /**
      * The expected length of the file, in bytes, or 0: the first step of growth goes there at
-     * once. A hint, never a limit.
+     * once, even beyond the largest step. It has at most an eighth of the free space and a quarter
+     * of the budget left. A hint, never a limit.
      */
     uint64_t capacity_bytes;
 };
@@ -511,7 +512,8 @@ const char *dioxide_last_error(void);
  * # Errors
  *
  * - ENOSPC, EDQUOT or EFBIG: no space. Nothing was written, and the same call works once there is
- *   space.
+ *   space. On copy-on-write and thin media, ENOSPC and EDQUOT may also be a failed write or flush;
+ *   the next append then fails with EIO.
  * - EIO: the device failed; or an append below this one failed, so that this one is not part of
  *   the file. `dioxide_ftruncate` to `dioxide_size` discards the rest, and allows appending again.
  *   If that fails with EIO as well, a flush has failed: mount the file system anew.
@@ -681,9 +683,9 @@ int64_t dioxide_preadv(struct dioxide_file *file,
  *
  * # Errors
  *
- * - EIO: the flush failed. That is final, because the kernel may have dropped data that it could
- *   not write. Every file of the process on the same file system fails from now on, until the file
- *   system is mounted (or the device opened) anew.
+ * - EIO, ENOSPC or EDQUOT: the flush failed. That is final, because the kernel may have dropped
+ *   data that it could not write. Every file of the process on the same file system fails from now
+ *   on, until the file system is mounted (or the device opened) anew.
  * - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
  * - EINVAL: `file` is NULL.
  *
@@ -1004,8 +1006,8 @@ int dioxide_set_listener(dioxide_listener listener, void *user_data);
  * # Errors
  *
  * - EAGAIN: another process has the file open for writing.
- * - EBUSY: the block device is in use; or a crash left the file preallocated, and another process
- *   has it open for writing.
+ * - EBUSY: the block device is in use, or the file is the image behind a loop device. Or a crash
+ *   left the file preallocated, and another process has it open for writing.
  * - E2BIG: `options` has values that this version of the library does not know.
  * - EINVAL: a pointer is NULL, or flags or options are invalid.
  * - EIO: a flush failed on that file system before; mount it anew.
@@ -1075,8 +1077,8 @@ int dioxide_open_striped(const char *const *paths,
  * image file, or a block device.
  *
  * `path` begins at the root of the volume. `flags` are as with `dioxide_open`, without O_CREAT and
- * O_TMPFILE: files cannot be created. Offsets and lengths of `dioxide_pwrite` are multiples of the
- * volume's block, and the file is not preallocated.
+ * O_TMPFILE: files cannot be created. Offsets and lengths are arbitrary, as in other files. The
+ * file is not preallocated.
  *
  * Files of one volume may be open at the same time in one process. Another process is refused
  * while any of them is open for writing. After the last close e2fsck finds nothing. After a crash,
@@ -1382,6 +1384,9 @@ int dioxide_queue_free(struct dioxide_queue *queue);
  * records, and truncate there with `dioxide_ftruncate`. Until then each open reports
  * DIOXIDE_END_UNKNOWN again.
  *
+ * Truncate before the first append. An append lands at the length, behind zeros or old records. A
+ * later search for the end stops before it, and the next truncate destroys it.
+ *
  * # Return value
  *
  * 1 with `recovery` filled in; 0 if the file needed no recovery, with DIOXIDE_CLEAN there and the
@@ -1562,7 +1567,8 @@ int dioxide_log_open(const char *path,
  * - EMSGSIZE: the record does not fit into a segment. Nothing was appended.
  * - ENOSPC: there is no space for a segment. Nothing was appended, and the same call succeeds
  *   after `dioxide_log_truncate_front`, or once there is space.
- * - EIO: an earlier write or flush failed, so the log takes no more. Close it and open it again.
+ * - EIO: an earlier write or flush failed, so the log takes no more. Close it and open it again;
+ *   after a failed flush, mount the file system first.
  * - EBADF: `log` was opened by the process that this one was forked from.
  * - EINVAL: `log` is NULL, or `data` is NULL with a length above 0.
  * - Others: the error of the write, after which the log takes no more. That may be ENOSPC too, on
@@ -1671,7 +1677,7 @@ int dioxide_log_wait(struct dioxide_log *log, int64_t lsn);
  * # Errors
  *
  * - EIO: the flush, or an earlier write or flush, failed. That is final: the log takes no more.
- *   Close it and open it again.
+ *   Close it and open it again; after a failed flush, mount the file system first.
  * - EBADF: `log` was opened by the process that this one was forked from.
  * - EINVAL: `log` is NULL.
  *

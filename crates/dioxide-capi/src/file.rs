@@ -46,7 +46,8 @@ pub(crate) unsafe fn file_of<'a>(file: *const dioxide_file) -> Result<&'a File> 
 /// # Errors
 ///
 /// - ENOSPC, EDQUOT or EFBIG: no space. Nothing was written, and the same call works once there is
-///   space.
+///   space. On copy-on-write and thin media, ENOSPC and EDQUOT may also be a failed write or flush;
+///   the next append then fails with EIO.
 /// - EIO: the device failed; or an append below this one failed, so that this one is not part of
 ///   the file. `dioxide_ftruncate` to `dioxide_size` discards the rest, and allows appending again.
 ///   If that fails with EIO as well, a flush has failed: mount the file system anew.
@@ -292,9 +293,9 @@ fn fit(mut lengths: impl Iterator<Item = usize>) -> Result<()> {
 ///
 /// # Errors
 ///
-/// - EIO: the flush failed. That is final, because the kernel may have dropped data that it could
-///   not write. Every file of the process on the same file system fails from now on, until the file
-///   system is mounted (or the device opened) anew.
+/// - EIO, ENOSPC or EDQUOT: the flush failed. That is final, because the kernel may have dropped
+///   data that it could not write. Every file of the process on the same file system fails from now
+///   on, until the file system is mounted (or the device opened) anew.
 /// - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
 /// - EINVAL: `file` is NULL.
 ///

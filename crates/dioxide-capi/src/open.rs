@@ -33,8 +33,8 @@ use std::ffi::{c_char, c_int};
 /// # Errors
 ///
 /// - EAGAIN: another process has the file open for writing.
-/// - EBUSY: the block device is in use; or a crash left the file preallocated, and another process
-///   has it open for writing.
+/// - EBUSY: the block device is in use, or the file is the image behind a loop device. Or a crash
+///   left the file preallocated, and another process has it open for writing.
 /// - E2BIG: `options` has values that this version of the library does not know.
 /// - EINVAL: a pointer is NULL, or flags or options are invalid.
 /// - EIO: a flush failed on that file system before; mount it anew.
@@ -130,8 +130,8 @@ pub unsafe extern "C" fn dioxide_open_striped(
 /// image file, or a block device.
 ///
 /// `path` begins at the root of the volume. `flags` are as with `dioxide_open`, without O_CREAT and
-/// O_TMPFILE: files cannot be created. Offsets and lengths of `dioxide_pwrite` are multiples of the
-/// volume's block, and the file is not preallocated.
+/// O_TMPFILE: files cannot be created. Offsets and lengths are arbitrary, as in other files. The
+/// file is not preallocated.
 ///
 /// Files of one volume may be open at the same time in one process. Another process is refused
 /// while any of them is open for writing. After the last close e2fsck finds nothing. After a crash,

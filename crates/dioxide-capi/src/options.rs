@@ -52,7 +52,8 @@ pub struct dioxide_options {
     /// delay writers less.
     pub growth_cap_bytes: u64,
     /// The expected length of the file, in bytes, or 0: the first step of growth goes there at
-    /// once. A hint, never a limit.
+    /// once, even beyond the largest step. It has at most an eighth of the free space and a quarter
+    /// of the budget left. A hint, never a limit.
     pub capacity_bytes: u64,
 }
 

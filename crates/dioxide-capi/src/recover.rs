@@ -94,6 +94,9 @@ impl From<&Recovery> for dioxide_recovery {
 /// records, and truncate there with `dioxide_ftruncate`. Until then each open reports
 /// DIOXIDE_END_UNKNOWN again.
 ///
+/// Truncate before the first append. An append lands at the length, behind zeros or old records. A
+/// later search for the end stops before it, and the next truncate destroys it.
+///
 /// # Return value
 ///
 /// 1 with `recovery` filled in; 0 if the file needed no recovery, with DIOXIDE_CLEAN there and the

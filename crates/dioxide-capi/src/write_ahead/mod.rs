@@ -132,7 +132,8 @@ pub unsafe extern "C" fn dioxide_log_open(
 /// - EMSGSIZE: the record does not fit into a segment. Nothing was appended.
 /// - ENOSPC: there is no space for a segment. Nothing was appended, and the same call succeeds
 ///   after `dioxide_log_truncate_front`, or once there is space.
-/// - EIO: an earlier write or flush failed, so the log takes no more. Close it and open it again.
+/// - EIO: an earlier write or flush failed, so the log takes no more. Close it and open it again;
+///   after a failed flush, mount the file system first.
 /// - EBADF: `log` was opened by the process that this one was forked from.
 /// - EINVAL: `log` is NULL, or `data` is NULL with a length above 0.
 /// - Others: the error of the write, after which the log takes no more. That may be ENOSPC too, on
@@ -273,7 +274,7 @@ pub unsafe extern "C" fn dioxide_log_wait(log: *mut dioxide_log, lsn: i64) -> c_
 /// # Errors
 ///
 /// - EIO: the flush, or an earlier write or flush, failed. That is final: the log takes no more.
-///   Close it and open it again.
+///   Close it and open it again; after a failed flush, mount the file system first.
 /// - EBADF: `log` was opened by the process that this one was forked from.
 /// - EINVAL: `log` is NULL.
 ///
