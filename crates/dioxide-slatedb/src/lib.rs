@@ -248,7 +248,7 @@ fn ask(dir: &Path, epoch: u64) -> io::Result<Asked> {
 /// Looks what is new: a reader does behind the end.
 fn look(reader: &mut LogReader) -> Result<(), Error> {
     reader.seek(Lsn(u64::MAX));
-    reader::next(reader, drop)
+    reader::read_next(reader, |_| ())
 }
 
 fn is_gone(reader: &mut LogReader) -> bool {

@@ -112,7 +112,7 @@ impl Reading {
                 let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
                 let begin = begin_of(&mut reader, from)?;
                 reader.seek(begin);
-                while next(&mut reader, &mut take).map_err(of_log)?? {}
+                while read_next(&mut reader, &mut take).map_err(of_log)?? {}
             }
         }
         Ok(rows)
@@ -122,14 +122,14 @@ impl Reading {
 /// The record to begin with: this one, or the first of a log that began anew behind it.
 fn begin_of(reader: &mut LogReader, from: Lsn) -> Result<Lsn, WalError> {
     reader.seek(from);
-    let first = match next(reader, drop) {
+    let first = match read_next(reader, |_| ()) {
         Ok(()) => return Ok(from),
         Err(Error::OutOfRange { first, .. }) => first,
         Err(error) => return Err(of_log(error)),
     };
     reader.seek(first);
     let begins_anew = |record: Option<Record<'_>>| record.is_some_and(|it| is_anew(it.payload));
-    match next(reader, begins_anew).map_err(of_log)? {
+    match read_next(reader, begins_anew).map_err(of_log)? {
         true => Ok(first),
         false => Err(WalError::WalTruncated(from.0)),
     }
@@ -137,7 +137,7 @@ fn begin_of(reader: &mut LogReader, from: Lsn) -> Result<Lsn, WalError> {
 
 /// Passes the next record on. Waits while the writer changes its log faster than a reader looks:
 /// SlateDB closes a reader at any error.
-pub fn next<R>(
+pub fn read_next<R>(
     reader: &mut LogReader,
     mut then: impl FnMut(Option<Record<'_>>) -> R,
 ) -> Result<R, Error> {
