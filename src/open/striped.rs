@@ -2,7 +2,7 @@
 //! recovers them as one file.
 
 use super::build::{self, Ahead, Build};
-use super::found::{There, key_of_stat};
+use super::found::{self, There, key_of_stat};
 use super::request::OpenRequest;
 use super::{
     DIRECT, Joined, Locked, admit, create, facts, file_system, find, flushing, in_order, look_up,
@@ -30,6 +30,8 @@ use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
 use crate::text::shown;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -111,16 +113,13 @@ impl Volume {
     fn open_writing(&self, request: &OpenRequest, process: &'static Process) -> Result<Joined> {
         let found: Vec<_> =
             self.paths.iter().map(|path| look_up(request, path)).collect::<Result<_>>()?;
-        // No member is created beside an open volume.
-        if let Some(first) = &found[0]
-            && process.registry.is_open(key_of(first.key()))
-            && found.iter().any(Option::is_none)
-        {
-            return Err(self.others());
+        if found.iter().any(Option::is_none) {
+            self.check_creation(request, process, &found)?;
         }
+        let mut created = Created::default();
         let there = self.paths.iter().zip(found).map(|(path, found)| match found {
             Some(found) => Ok(There::Found(found)),
-            None => create(request, process, path),
+            None => create(request, process, path).inspect(|there| created.add(path, there)),
         });
         let members = there.collect::<Result<Vec<_>>>()?;
         let keys = members.iter().map(There::key).collect::<rustix::io::Result<Vec<_>>>();
@@ -130,7 +129,42 @@ impl Volume {
             .registry
             .open(key, OpeningVolume { volume: self, request, process, members })?;
         // Another thread may have opened it first.
-        self.joined(process, key, engine, &keys)
+        let joined = self.joined(process, key, engine, &keys)?;
+        created.keep();
+        Ok(joined)
+    }
+
+    /// Refuses to create members beside an open volume, or beside others that do not belong to a
+    /// new one.
+    fn check_creation(
+        &self,
+        request: &OpenRequest,
+        process: &Process,
+        members: &[Option<found::Found>],
+    ) -> Result<()> {
+        if let Some(first) = &members[0]
+            && process.registry.is_open(key_of(first.key()))
+        {
+            return Err(self.others());
+        }
+        let devices = members.iter().flatten().filter(|found| found.is_device()).count();
+        check_kinds(devices, members.len()).map_err(|kind| self.fail(kind))?;
+        let on_paths = || self.paths.iter().zip(members);
+        let seen = on_paths().map(|(path, found)| {
+            let fail = |kind| Error::new(Operation::Open, path, None, kind);
+            let Some(found) = found else { return Ok(Found::Blank) };
+            let fd = found
+                .open(DIRECT | OFlags::RDWR, request.descriptor_min)
+                .map_err(|errno| fail(refusal(errno)))?;
+            let facts = facts(path, &fd)?;
+            look_at(&Syscall::new(fd), &facts).map_err(|error| fail(os_error::kind(&error)))
+        });
+        let seen = seen.collect::<Result<Vec<_>>>()?;
+        let Err(why) = stripe::judge(&seen, self.chunk_bytes) else { return Ok(()) };
+        // This takes no lock. Another opener creates all members before it writes a header.
+        let is_missing = on_paths()
+            .any(|(path, found)| found.is_none() && matches!(look_up(request, path), Ok(None)));
+        if is_missing { Err(self.fail(ErrorKind::Members(why))) } else { Ok(()) }
     }
 
     /// Joins an open volume, which must have the same members.
@@ -213,6 +247,10 @@ impl Volume {
             let fail = |kind| Error::new(Operation::Open, path, None, kind);
             places.push(file_system(process, path, Operation::Open, facts.fs, facts.through)?);
             locked.push(Locked::new(fd, facts).map_err(fail)?);
+            // An opener that fails removes what it has created, while others wait for the lock.
+            if find(path).map_err(fail)?.key() != Key::of(facts) {
+                return Err(fail(refusal(Errno::STALE)));
+            }
         }
         Ok((FileSystems::joined(&places), locked))
     }
@@ -225,6 +263,41 @@ impl Volume {
                 Err(self.fail(ErrorKind::Members(format!("member {place} is given twice"))))
             }
             None => Ok(()),
+        }
+    }
+}
+
+/// The members that an open created. A drop removes those that have no header.
+#[derive(Default)]
+struct Created(Vec<(Arc<Path>, Key)>);
+
+impl Created {
+    fn add(&mut self, path: &Arc<Path>, there: &There) {
+        if let (There::Created(_), Ok(key)) = (there, there.key()) {
+            self.0.push((path.clone(), key));
+        }
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+
+    /// Removes a member. Leaves it if another opener has locked it or made a volume of it.
+    fn remove(path: &Arc<Path>, key: Key) -> Option<()> {
+        let found = find(path).ok().filter(|found| found.key() == key)?;
+        let fd = found.open(DIRECT | OFlags::RDWR, 0).ok()?;
+        let facts = facts(path, &fd).ok()?;
+        sys::try_lock(fd.as_fd()).ok().filter(|locked| *locked)?;
+        let file = Locked(Some(Syscall::new(fd)));
+        look_at(file.backend(), &facts).ok().filter(|seen| *seen == Found::Blank)?;
+        fs::remove_file(path).ok()
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        for (path, key) in &self.0 {
+            Self::remove(path, *key);
         }
     }
 }
@@ -498,9 +571,8 @@ fn parts_of(members: &[Member], header: Header, facts: &Facts, threads_max: usiz
     }
 }
 
-fn check_kinds(members: &[Member]) -> Result<(), ErrorKind> {
-    let devices = members.iter().filter(|member| member.facts.is_device).count();
-    if devices == 0 || devices == members.len() {
+fn check_kinds(devices: usize, members: usize) -> Result<(), ErrorKind> {
+    if devices == 0 || devices == members {
         return Ok(());
     }
     Err(ErrorKind::Unsupported("the members of a volume are all files or all devices".into()))
@@ -554,21 +626,22 @@ fn nothing_there() -> ErrorKind {
 
 /// Judges the headers of the members.
 fn verdict(members: &[Member], chunk_bytes: u64) -> Result<MembersFound, ErrorKind> {
-    check_kinds(members)?;
+    let devices = members.iter().filter(|member| member.facts.is_device).count();
+    check_kinds(devices, members.len())?;
     let found: Vec<_> = members
         .iter()
-        .map(look_at)
+        .map(|member| look_at(&*member.backend, &member.facts))
         .collect::<io::Result<_>>()
         .map_err(|error| os_error::kind(&error))?;
     stripe::judge(&found, chunk_bytes).map_err(ErrorKind::Members)
 }
 
 /// Reads the header of a member. A file that is longer than a header, and has none, holds data.
-fn look_at(Member { backend, facts }: &Member) -> io::Result<Found> {
+fn look_at(file: &dyn Backend, facts: &Facts) -> io::Result<Found> {
     let mut block = Buffer::zeroed(HEADER_BYTES);
-    let read = read_fully(&**backend, &mut block, 0, facts.alignment.offset)?;
+    let read = read_fully(file, &mut block, 0, facts.alignment.offset)?;
     Ok(match stripe::parse(&block[..read as usize]) {
-        Found::Blank if !facts.is_device && backend.physical_size()? > HEADER_BYTES as u64 => {
+        Found::Blank if !facts.is_device && file.physical_size()? > HEADER_BYTES as u64 => {
             Found::Other("it holds something else".into())
         }
         found => found,

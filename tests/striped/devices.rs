@@ -174,6 +174,7 @@ fn devices_in_use_and_mixtures_are_refused() -> TrialResult {
     // The image of a device; a file next to a device.
     let beside =
         Paths { members: vec![rig.dir.join("file"), rig.images[1].clone()], ..rig.paths.clone() };
+    std::fs::write(&beside.members[0], b"")?;
     let refused = refusal(beside.open(&writable()));
     let is_attached = rig.devices[1].is_attached();
     assert!(matches!(refused, ErrorKind::Busy(_)), "{refused:?}, attached: {is_attached}");

@@ -6,14 +6,14 @@ use dioxide::{ErrorKind, OpenOptions, Recover};
 use dioxide_testkit::child;
 use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::lab::{Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, volume_trial};
+use dioxide_testkit::volume::Volume;
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 /// A closed volume of three members, with a record in each chunk of three rows.
-fn volume(
-    dir: &TestDir,
-    name: &str,
-) -> Result<(Paths, Vec<Placed>), dioxide_testkit::trials::Failed> {
+fn volume(dir: &TestDir, name: &str) -> Result<(Paths, Vec<Placed>), Failed> {
     let paths = Paths::in_dir(dir, name, 3, CHUNK);
     let file = paths.open(&writable())?;
     let placed =
@@ -105,6 +105,92 @@ fn a_wrong_first_member_makes_no_volume_of_the_others(dir: TestDir) -> TrialResu
     assert_eq!(file.len()?, BLOCK_BYTES);
     file.close()?;
     assert_all_there(&paths.content()?, &[placed]);
+    Ok(())
+}
+
+fn are_missing(paths: &Paths, members: &[usize]) -> bool {
+    members.iter().all(|member| !paths.members[*member].exists())
+}
+
+/// Its empty file stayed, perhaps in the directory of a file system that was not mounted.
+fn a_missing_member_was_created_by_a_refused_open(dir: TestDir) -> TrialResult {
+    let (paths, placed) = volume(&dir, "log")?;
+    for place in 0..3 {
+        let member = &paths.members[place];
+        fs::rename(member, dir.join("away"))?;
+        let changed = fs::metadata(&*dir)?.modified()?;
+        match refusal(paths.open(&writable())) {
+            ErrorKind::Members(why) => {
+                assert!(why.contains(&format!("member {place} is missing")), "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(are_missing(&paths, &[place]));
+        assert_eq!(fs::metadata(&*dir)?.modified()?, changed, "a file was there for a moment");
+        fs::rename(dir.join("away"), member)?;
+    }
+    paths.open(&writable())?.close()?;
+    assert_all_there(&paths.content()?, &placed);
+    Ok(())
+}
+
+/// The next attempt failed as well.
+fn a_new_volume_left_the_members_before_an_old_file(dir: TestDir) -> TrialResult {
+    let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
+    let options = OpenOptions::new().write(true).create_new(true).clone();
+    fs::write(&paths.members[2], b"old")?;
+    assert_eq!(refusal(paths.open(&options)), ErrorKind::Os(libc::EEXIST));
+    assert!(are_missing(&paths, &[0, 1]));
+    assert_eq!(fs::read(&paths.members[2])?, b"old");
+    fs::remove_file(&paths.members[2])?;
+    paths.open(&options)?.close()?;
+    Ok(())
+}
+
+fn a_locked_member_left_new_ones_beside_it(dir: TestDir) -> TrialResult {
+    let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
+    let plain = writable().open(&paths.members[1])?;
+    assert_eq!(refusal(paths.open(&writable())), ErrorKind::Locked);
+    assert!(are_missing(&paths, &[0, 2]) && paths.members[1].exists());
+    plain.close()?;
+    paths.open(&writable())?.close()?;
+    Ok(())
+}
+
+fn a_volume_without_space_left_its_members() -> TrialResult {
+    let volume = Volume::new(Fs::Tmpfs, MIB)?;
+    let paths = Paths::in_dir(volume.path(), "log", 3, CHUNK);
+    let filler = volume.path().join("filler");
+    fs::write(&filler, vec![1; 2 * MIB as usize]).expect_err("it does not fit");
+    let options = OpenOptions::new().write(true).create_new(true).clone();
+    let error = paths.open(&options).expect_err("there is no space");
+    assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+    assert!(are_missing(&paths, &[0, 1, 2]));
+    fs::remove_file(filler)?;
+    paths.open(&options)?.close()?;
+    Ok(())
+}
+
+/// The volume was lost with its last handle.
+fn a_file_without_a_name_became_a_member(dir: TestDir) -> TrialResult {
+    let paths = Paths::in_dir(&dir, "log", 2, CHUNK);
+    let first = &paths.members[0];
+    let plain = writable().open(first)?;
+    let opened = thread::scope(|scope| {
+        let opener = scope.spawn(|| paths.open(&writable()));
+        // It waits for the lock.
+        thread::sleep(Duration::from_millis(100));
+        fs::remove_file(first)?;
+        plain.close()?;
+        Ok::<_, Failed>(opener.join().expect("no panic"))
+    })?;
+    match opened {
+        Ok(file) => {
+            file.close()?;
+            assert!(paths.members.iter().all(|path| path.exists()), "it has lost a member");
+        }
+        Err(error) => assert!([libc::ENOENT, libc::EAGAIN].contains(&error.errno()), "{error}"),
+    }
     Ok(())
 }
 
@@ -243,6 +329,7 @@ fn one_process_writes_a_volume_or_its_members(dir: TestDir) -> TrialResult {
     // Another volume with one of these members.
     let beside =
         Paths { members: vec![dir.join("beside"), paths.members[1].clone()], chunk: CHUNK };
+    fs::write(&beside.members[0], b"")?;
     assert_eq!(refusal(beside.open(&writable())), ErrorKind::Locked);
     let child = child::spawn("try_to_open_striped", &paths.to_args())?;
     let (_, acks) = child.wait(PATIENCE)?;
@@ -299,6 +386,10 @@ pub fn trials() -> Vec<Trial> {
     let tests: &[LabTest] = named![
         what_is_no_volume_is_refused,
         a_wrong_first_member_makes_no_volume_of_the_others,
+        a_missing_member_was_created_by_a_refused_open,
+        a_new_volume_left_the_members_before_an_old_file,
+        a_locked_member_left_new_ones_beside_it,
+        a_file_without_a_name_became_a_member,
         no_shape_but_a_possible_one_is_taken,
         a_member_that_was_changed_while_closed_is_refused,
         a_member_that_lost_something_since_a_crash_is_refused,
@@ -306,5 +397,11 @@ pub fn trials() -> Vec<Trial> {
         one_process_writes_a_volume_or_its_members,
         a_fork_does_nothing_to_a_volume,
     ];
-    tests.iter().flat_map(|&(name, test)| lab_trials_where(name, is_one_of_three, test)).collect()
+    let on_lab =
+        tests.iter().flat_map(|&(name, test)| lab_trials_where(name, is_one_of_three, test));
+    let full = volume_trial(
+        "a_volume_without_space_left_its_members",
+        a_volume_without_space_left_its_members,
+    );
+    on_lab.chain([full]).collect()
 }
