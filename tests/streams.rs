@@ -7,15 +7,18 @@ use common::*;
 use dioxide::{
     Durability, File, Growth, OpenOptions, Reader, Writer, copy, copy_with_progress, replace,
 };
-use dioxide_testkit::child::{self, Acks};
-use dioxide_testkit::lab::TestDir;
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials};
+use dioxide_testkit::child::{self, Acks, Scenario};
+use dioxide_testkit::lab::{Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::fs;
 use std::io::{self, BufRead, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const PROGRAMS: u64 = 8;
 const MIB: usize = 1 << 20;
@@ -224,6 +227,51 @@ fn a_temporary_file_that_is_left_is_not_in_the_way(dir: TestDir) -> TrialResult 
     Ok(())
 }
 
+/// A child. Another process has the names of its temporary files. It replaces a file with few
+/// descriptors left, one more each time.
+fn replace_with_few_descriptors(_: &Acks, args: &[String]) {
+    let dir = Path::new(&args[0]);
+    let name = |number| dir.join(format!(".a.{}-{number}.tmp", std::process::id()));
+    let names: Vec<_> = (0..16).map(name).collect();
+    names.iter().for_each(|path| fs::write(path, b"new").expect("there is space"));
+    for left in 0..6 {
+        let limit = getrlimit(Resource::Nofile);
+        let next = fs::File::open("/dev/null").expect("there is a descriptor left").as_raw_fd();
+        let few = Rlimit { current: Some(next as u64 + left), ..limit };
+        setrlimit(Resource::Nofile, few).expect("lowering is allowed");
+        let _ = replace(dir.join("a"), |_| Ok(()));
+        setrlimit(Resource::Nofile, limit).expect("the maximum is the same");
+        assert!(names.iter().all(|path| path.exists()), "{left}");
+    }
+}
+
+/// In two containers, both may have the same id.
+fn a_failed_replacement_removed_the_temporary_file_of_another(dir: TestDir) -> TrialResult {
+    let child = child::spawn("replace_with_few_descriptors", &[&*dir.to_string_lossy()])?;
+    assert!(child.wait(PATIENCE)?.0.success());
+    Ok(())
+}
+
+/// A child with a file system that refuses O_DIRECT, in a mount namespace of its own.
+fn replace_without_direct_io(_: &Acks, args: &[String]) {
+    // SAFETY: no other thread of this process needs a mount.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("root may");
+    let dir = Path::new(&args[0]);
+    for args in [&["--make-rprivate", "/"][..], &["-t", "ramfs", "none", &args[0]]] {
+        assert!(Command::new("mount").args(args).status().expect("it is installed").success());
+    }
+    let error = replace(dir.join("a"), |_| Ok(())).expect_err("it is not direct");
+    assert!(error.to_string().contains("does not take O_DIRECT"), "{error}");
+    assert_eq!(names(dir).expect("it is a directory"), [""; 0]);
+}
+
+/// The kernel refuses the file after its creation.
+fn a_replacement_without_direct_io_leaves_nothing(dir: TestDir) -> TrialResult {
+    let child = child::spawn("replace_without_direct_io", &[&*dir.to_string_lossy()])?;
+    assert!(child.wait(PATIENCE)?.0.success());
+    Ok(())
+}
+
 /// It was replaced itself.
 fn a_link_without_a_target_is_refused(dir: TestDir) -> TrialResult {
     symlink("missing", dir.join("link"))?;
@@ -399,6 +447,7 @@ fn trials() -> Vec<Trial> {
         generic_code_takes_a_file,
         a_file_is_replaced_as_a_whole,
         a_temporary_file_that_is_left_is_not_in_the_way,
+        a_failed_replacement_removed_the_temporary_file_of_another,
         a_link_without_a_target_is_refused,
         a_copy_has_no_rights_of_its_owner,
         a_replacement_that_fails_leaves_the_old_file,
@@ -408,9 +457,20 @@ fn trials() -> Vec<Trial> {
         a_copy_onto_the_same_file_replaced_it,
         a_stopped_copy_leaves_nothing,
     ];
-    tests.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect()
+    let without_direct_io = lab_trial(
+        "a_replacement_without_direct_io_leaves_nothing",
+        Fs::Ext4,
+        a_replacement_without_direct_io_leaves_nothing,
+    );
+    let on_all = tests.iter().flat_map(|&(name, test)| lab_trials(name, test));
+    on_all.chain([without_direct_io]).collect()
 }
 
 fn main() -> ExitCode {
-    dioxide_testkit::run(&[("append_into_zeros", append_into_zeros)], trials)
+    let scenarios: &[Scenario] = &[
+        ("append_into_zeros", append_into_zeros),
+        ("replace_with_few_descriptors", replace_with_few_descriptors),
+        ("replace_without_direct_io", replace_without_direct_io),
+    ];
+    dioxide_testkit::run(scenarios, trials)
 }

@@ -4,7 +4,7 @@ use crate::api::file::File;
 use crate::api::options::OpenOptions;
 use crate::api::stream::{Reader, Writer};
 use crate::engine::handle::FileHandle;
-use crate::error::Operation;
+use crate::error::{ErrorKind, Operation};
 use crate::open::flushing;
 use crate::os_error::flushed;
 use crate::rules::policy::Growth;
@@ -245,12 +245,19 @@ impl Temporary {
         let name = String::from_utf8_lossy(&name.as_bytes()[..name.len().min(64)]).into_owned();
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let unique = format!(".{name}.{}-{number}.tmp", process::id());
-            let mut temporary = Self { path: beside.with_file_name(unique), exists: true };
-            match options.open(&temporary.path) {
+            let path = beside.with_file_name(format!(".{name}.{}-{number}.tmp", process::id()));
+            let opened = options.open(&path);
+            // The kernel refuses O_DIRECT only once it has created the file. Other errors may come
+            // before it looks at the name, which a process with the same id may have.
+            let exists = match &opened {
+                Ok(_) => true,
+                Err(error) => matches!(error.kind(), ErrorKind::Unsupported(_)),
+            };
+            let temporary = Self { path, exists };
+            match opened {
                 Ok(file) => return Ok((temporary, file)),
                 // A killed process with the same id has left it.
-                Err(error) if error.errno() == libc::EEXIST => temporary.exists = false,
+                Err(error) if error.errno() == libc::EEXIST => {}
                 Err(error) => return Err(error.into()),
             }
         }
