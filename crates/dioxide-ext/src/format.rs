@@ -4,7 +4,7 @@
 
 use crate::bytes::{set_u16, set_u32, u16_at, u32_at};
 use crate::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
-use crate::indirect::ROOTS;
+use crate::indirect::{Map, ROOTS};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -238,13 +238,16 @@ impl Geometry {
         number >= self.first_inode || number == ROOT_INODE
     }
 
-    /// Returns the largest size of a file, in bytes, as in the kernel. Pointers must reach all
-    /// blocks, and the inode counts sectors of data and tables in 32 bits.
+    /// Returns the largest size that a write may give a file, in bytes: whole blocks. Pointers must
+    /// reach all blocks, and the inode counts sectors of data and tables in 32 bits. The kernel has
+    /// the same limit.
     pub fn file_bytes_max(&self) -> u64 {
         let fanout = self.fanout();
-        let tables = 3 + 2 * fanout + fanout * fanout;
-        let counted = (u64::from(u32::MAX) / self.sectors_per_block()).saturating_sub(tables);
-        crate::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
+        let mapped = Map::blocks_max(fanout);
+        let counted = u64::from(u32::MAX) / self.sectors_per_block();
+        // A few tables too many, because this is the number for `counted` blocks.
+        let dense = counted - Map::tables_of(counted, fanout);
+        dense.min(mapped) * self.block_bytes
     }
 
     /// Returns the number of sectors in a block. Inodes count sectors of 512 bytes.
@@ -436,7 +439,7 @@ impl Inode {
         if inode.links == 0 || inode.deleted != 0 {
             return corrupt(format!("inode {number} has a name, but was deleted"));
         }
-        if inode.size > crate::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes {
+        if inode.size > Map::blocks_max(geometry.fanout()) * geometry.block_bytes {
             return corrupt(format!(
                 "inode {number} has {} bytes, more than a file can have",
                 inode.size
@@ -532,6 +535,30 @@ mod tests {
         assert_eq!(geometry.inode(66), Ok((1, 128)));
         assert!(geometry.inode(0).is_err() && geometry.inode(193).is_err());
         assert_eq!(geometry.descriptor(2), (2, 64));
+    }
+
+    /// With blocks of 32 KiB and more, the limit was 0: an inode cannot count the sectors of all
+    /// tables.
+    #[test]
+    fn every_block_size_has_a_largest_file() {
+        // The blocks by `ext2_max_size` of the kernel.
+        let blocks = [
+            16_843_020,
+            134_480_396,
+            536_346_110,
+            268_304_318,
+            134_184_950,
+            67_100_670,
+            33_552_382,
+        ];
+        let geometry = geometry(20_000);
+        for (log, blocks) in blocks.into_iter().enumerate() {
+            let geometry = Geometry { block_bytes: 1024 << log, ..geometry.clone() };
+            assert_eq!(geometry.file_bytes_max(), blocks * geometry.block_bytes);
+            let tables = Map::tables_of(blocks, geometry.fanout());
+            let sectors = (blocks + tables) * geometry.sectors_per_block();
+            assert!(sectors <= u32::MAX.into(), "{sectors} sectors, {} KiB", 1 << log);
+        }
     }
 
     #[test]

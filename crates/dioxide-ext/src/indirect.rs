@@ -101,6 +101,18 @@ impl Map {
         DIRECT as u64 + (1..=DEPTH_MAX).map(|depth| fanout.pow(depth)).sum::<u64>()
     }
 
+    /// Returns the number of tables of a file of `blocks` blocks without holes.
+    pub fn tables_of(blocks: u64, fanout: u64) -> u64 {
+        let mut left = blocks.saturating_sub(DIRECT as u64);
+        let mut tables = 0;
+        for depth in 1..=DEPTH_MAX {
+            let below = left.min(fanout.pow(depth));
+            tables += (1..=depth).map(|level| below.div_ceil(fanout.pow(level))).sum::<u64>();
+            left -= below;
+        }
+        tables
+    }
+
     /// Adds the content of a needed table. Fails with a block that is named twice; then nothing
     /// changes.
     pub fn learn(&mut self, table: u32, pointers: Vec<u32>) -> Result<(), u32> {
@@ -500,6 +512,14 @@ mod tests {
         let new = vec![(101, vec![102, 0, 0]), (102, vec![4, 0, 0])];
         assert_eq!(map.take_changed(), (new, vec![(100, vec![1, 2, 3])]));
         assert_eq!(map.take_changed(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn the_tables_of_a_dense_file_are_those_that_an_empty_map_lacks() {
+        for blocks in 0..=Map::blocks_max(FANOUT) {
+            let missing = empty().tables_missing(0, blocks);
+            assert_eq!(Map::tables_of(blocks, FANOUT), missing, "{blocks} blocks");
+        }
     }
 
     proptest! {

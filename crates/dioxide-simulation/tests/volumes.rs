@@ -60,55 +60,102 @@ fn a_file_is_read_overwritten_extended_and_truncated() {
         &["-t", "ext2", "-b", "2048", "-O", "none"],
         &["-t", "ext3", "-b", "1024"],
         &["-t", "ext2", "-b", "1024", "-r", "0"],
+        &["-t", "ext3", "-b", "8192"],
+        &["-t", "ext2", "-b", "16384"],
+    ] {
+        use_file_of_a_volume(options);
+    }
+}
+
+/// Each read and write failed with EFBIG.
+#[test]
+fn volumes_with_blocks_of_32_and_64_kib_are_read_and_written() {
+    for options in [
+        &["-t", "ext3", "-b", "32768"][..],
+        &["-t", "ext2", "-b", "65536"],
+        &["-t", "ext2", "-b", "65536", "-r", "0"],
+    ] {
+        use_file_of_a_volume(options);
+    }
+}
+
+fn use_file_of_a_volume(options: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path(), options);
+    check(&image);
+    let reading = OpenOptions::new();
+    let file = reading.open_in_image(&image, "/link").unwrap();
+    let mut bytes = vec![0; 48 << 10];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len(), "{options:?}");
+    assert_eq!(bytes, *pattern(0, 48 << 10));
+    file.close().unwrap();
+
+    let mut model = bytes;
+    let mut writing = OpenOptions::new();
+    writing.write(true).durability(Durability::EveryWrite);
+    let file = writing.open_in_image(&image, "dir/data").unwrap();
+    file.write_at(&pattern(1 << 32, 8192), 16384).unwrap();
+    model[16384..24576].copy_from_slice(&pattern(1 << 32, 8192));
+    file.write_at(&pattern(48 << 10, 4 << 20), 48 << 10).unwrap();
+    model.extend_from_slice(&pattern(48 << 10, 4 << 20));
+    let requests = file.stats().requests;
+    assert!(requests <= 3, "{requests} requests for two writes, {options:?}");
+    // A hole, then a record that ends within a block.
+    file.write_at(&pattern(0, 8192), 12 << 20).unwrap();
+    model.resize(12 << 20, 0);
+    model.extend_from_slice(&pattern(0, 8192));
+    assert_eq!(file.append(b"a record").unwrap(), model.len() as u64);
+    model.extend_from_slice(b"a record");
+    assert_eq!(file.append(&[7; 5000]).unwrap(), model.len() as u64);
+    model.extend_from_slice(&[7; 5000]);
+    let mut all = vec![1; model.len()];
+    assert_eq!(file.read_at(&mut all, 0).unwrap(), all.len());
+    assert!(all == model, "{options:?}: before it is closed");
+    file.close().unwrap();
+    check(&image);
+    assert!(read_by_debugfs(&image, "/dir/data") == model, "{options:?}: after it is closed");
+
+    let file = writing.open_in_image(&image, "dir/data").unwrap();
+    file.set_len(5 << 20).unwrap();
+    file.set_len(100_001).unwrap();
+    file.set_len(200_000).unwrap();
+    file.close().unwrap();
+    model.truncate(100_001);
+    model.resize(200_000, 0);
+    check(&image);
+    assert!(read_by_debugfs(&image, "/dir/data") == model, "{options:?}: after it was cut");
+
+    writing.truncate(true).open_in_image(&image, "dir/data").unwrap().close().unwrap();
+    check(&image);
+    assert!(read_by_debugfs(&image, "/dir/data").is_empty());
+}
+
+/// The limit of writes refused reads of what another program made.
+#[test]
+fn a_file_beyond_the_limit_of_writes_is_read() {
+    // The limits are just below 2 TiB, and just below 2 GiB.
+    for (options, size) in [
+        (&["-t", "ext2", "-b", "4096"][..], (3 << 40) - 1000),
+        (&["-t", "ext2", "-b", "4096", "-r", "0"], (3 << 30) - 1000),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = volume(dir.path(), options);
-        check(&image);
-        let reading = OpenOptions::new();
-        let file = reading.open_in_image(&image, "/link").unwrap();
-        let mut bytes = vec![0; 48 << 10];
-        assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len(), "{options:?}");
-        assert_eq!(bytes, *pattern(0, 48 << 10));
-        file.close().unwrap();
-
-        let mut model = bytes;
-        let mut writing = OpenOptions::new();
-        writing.write(true).durability(Durability::EveryWrite);
-        let file = writing.open_in_image(&image, "dir/data").unwrap();
-        file.write_at(&pattern(1 << 32, 8192), 16384).unwrap();
-        model[16384..24576].copy_from_slice(&pattern(1 << 32, 8192));
-        file.write_at(&pattern(48 << 10, 4 << 20), 48 << 10).unwrap();
-        model.extend_from_slice(&pattern(48 << 10, 4 << 20));
-        let requests = file.stats().requests;
-        assert!(requests <= 3, "{requests} requests for two writes, {options:?}");
-        // A hole, then a record that ends within a block.
-        file.write_at(&pattern(0, 8192), 12 << 20).unwrap();
-        model.resize(12 << 20, 0);
-        model.extend_from_slice(&pattern(0, 8192));
-        assert_eq!(file.append(b"a record").unwrap(), model.len() as u64);
-        model.extend_from_slice(b"a record");
-        assert_eq!(file.append(&[7; 5000]).unwrap(), model.len() as u64);
-        model.extend_from_slice(&[7; 5000]);
-        let mut all = vec![1; model.len()];
-        assert_eq!(file.read_at(&mut all, 0).unwrap(), all.len());
-        assert!(all == model, "{options:?}: before it is closed");
-        file.close().unwrap();
-        check(&image);
-        assert!(read_by_debugfs(&image, "/dir/data") == model, "{options:?}: after it is closed");
-
-        let file = writing.open_in_image(&image, "dir/data").unwrap();
-        file.set_len(5 << 20).unwrap();
-        file.set_len(100_001).unwrap();
-        file.set_len(200_000).unwrap();
-        file.close().unwrap();
-        model.truncate(100_001);
-        model.resize(200_000, 0);
-        check(&image);
-        assert!(read_by_debugfs(&image, "/dir/data") == model, "{options:?}: after it was cut");
-
-        writing.truncate(true).open_in_image(&image, "dir/data").unwrap().close().unwrap();
-        check(&image);
-        assert!(read_by_debugfs(&image, "/dir/data").is_empty());
+        let set = format!("sif /dir/data size {size}");
+        run("debugfs", &["-w", "-R", &set, image.to_str().unwrap()]);
+        for write in [false, true] {
+            let mut opening = OpenOptions::new();
+            let file = opening.write(write).open_in_image(&image, "/dir/data").unwrap();
+            assert_eq!(file.len().unwrap(), size);
+            let mut bytes = vec![1; 10_000];
+            assert_eq!(file.read_at(&mut bytes, size - 5_000).unwrap(), 5_000, "{options:?}");
+            assert!(bytes[..5_000].iter().all(|byte| *byte == 0), "a hole has other content");
+            if write {
+                let error = file.append(&[1]).unwrap_err();
+                assert_eq!(error.errno(), libc::EFBIG, "{error}");
+                file.write_at(&pattern(0, 8192), 0).unwrap();
+            }
+            file.close().unwrap();
+        }
     }
 }
 

@@ -44,11 +44,14 @@ impl InVolume {
         }
     }
 
-    /// Checks that the bytes are whole blocks of a file of at most the largest size.
-    fn check(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        if !offset.is_multiple_of(self.block_bytes) || !bytes.is_multiple_of(self.block_bytes) {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
+    /// Checks that the bytes are whole blocks.
+    fn check_blocks(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let are_whole = [offset, bytes].iter().all(|bytes| bytes.is_multiple_of(self.block_bytes));
+        if are_whole { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
+    }
+
+    /// Checks that a write ends within the largest size of a file.
+    fn check_end(&self, offset: u64, bytes: u64) -> io::Result<()> {
         // The last block of a file of the largest size may end beyond.
         let max = self.size_max().next_multiple_of(self.block_bytes);
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= max);
@@ -56,9 +59,10 @@ impl InVolume {
     }
 
     fn read_part(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        // Another program may have made a file larger than a write can.
         let end = self.file.size().next_multiple_of(self.block_bytes);
         let bytes = end.saturating_sub(offset).min(into.len() as u64);
-        self.check(offset, bytes)?;
+        self.check_blocks(offset, bytes)?;
         self.file.read(&mut into[..bytes as usize], offset)?;
         Ok(bytes)
     }
@@ -75,7 +79,8 @@ impl InVolume {
 impl Backend for InVolume {
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
         let bytes = segments.iter().map(Segment::len).sum();
-        self.check(offset, bytes)?;
+        self.check_blocks(offset, bytes)?;
+        self.check_end(offset, bytes)?;
         // Never durable by itself: the flush of the image is a step of its own.
         let written = self.file.write(&Data::lent(segments), offset, &self.data_requests);
         written.map_err(os_error::of_step)?;
