@@ -300,8 +300,9 @@ impl Volume {
     /// Makes the changes of a file durable, with all changed metadata of the volume. Without a
     /// batch, only that metadata. Counts the requests.
     pub fn sync(&self, batch: Option<Batch>, requests: &AtomicU64) -> io::Result<()> {
-        self.check_usable()?;
         let _alone = self.syncing.lock();
+        // A sync that failed meanwhile took changes that this one would rely on.
+        self.check_usable()?;
         let result = self.write_changes(batch, requests);
         result.inspect_err(|error| {
             self.give_up(format!("changes of it could not be made stable: {error}"))

@@ -6,6 +6,7 @@ use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions};
 use dioxide_ext::{OpenInImage, OpenInSimulatedImage};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 fn run(program: &str, arguments: &[&str]) -> Vec<u8> {
     run_to(0, program, arguments)
@@ -451,6 +452,37 @@ fn after_a_sync_that_failed_no_other_succeeds() {
     );
     file.sync_data().expect_err("the inode could not be written");
     file.close().expect_err("the volume must be checked");
+}
+
+/// A sync that waits for one that fails would refer to blocks whose bitmap is not written.
+#[test]
+fn a_sync_that_waits_for_one_that_fails_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["-t", "ext2", "-b", "4096"];
+    let image = small_volume(dir.path(), &options, &mut fastrand::Rng::with_seed(0));
+    let volume = std::fs::read(&image).unwrap();
+    for seed in 0..seeds() {
+        let disk = Disk::new(seed);
+        disk.put("volume", &volume);
+        sim::run(seed, || {
+            let mut options = OpenOptions::new();
+            options.write(true);
+            let [first, second] = [0, 1].map(|n| {
+                let file = disk.open_in_image(&options, "volume", format!("/file{n}")).unwrap();
+                file.append(&pattern(0, 8192)).unwrap();
+                file
+            });
+            // Of the bitmap, whose write takes longer than the sleep.
+            disk.fail(Call::Write, 0, libc::EIO);
+            let failing = sim::spawn(move || first.sync_data().expect_err("no bitmap"));
+            sim::sleep(Duration::from_micros(1));
+            second.sync_data().expect_err("the volume must be checked");
+            failing.join().unwrap();
+            second.close().expect_err("the volume must be checked");
+        });
+        std::fs::write(&image, disk.content("volume").unwrap()).unwrap();
+        assert!(read_by_debugfs(&image, "/file1").is_empty(), "seed {seed}: its inode is written");
+    }
 }
 
 /// A group has no more blocks than its descriptor can count. The first group has all descriptors.
