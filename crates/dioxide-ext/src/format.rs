@@ -240,14 +240,19 @@ impl Geometry {
 
     /// Returns the largest size that a write may give a file, in bytes: whole blocks. Pointers must
     /// reach all blocks, and the inode counts sectors of data and tables in 32 bits. The kernel has
-    /// the same limit.
+    /// the same limit, except for revision 0.
     pub fn file_bytes_max(&self) -> u64 {
         let fanout = self.fanout();
         let mapped = Map::blocks_max(fanout);
         let counted = u64::from(u32::MAX) / self.sectors_per_block();
         // A few tables too many, because this is the number for `counted` blocks.
         let dense = counted - Map::tables_of(counted, fanout);
-        dense.min(mapped) * self.block_bytes
+        let blocks = match self.revision {
+            // It has no features, so it lacks `large_file`. The kernel raises the revision instead.
+            0 => i32::MAX as u64 / self.block_bytes,
+            _ => dense.min(mapped),
+        };
+        blocks * self.block_bytes
     }
 
     /// Returns the number of sectors in a block. Inodes count sectors of 512 bytes.
@@ -559,6 +564,16 @@ mod tests {
             let sectors = (blocks + tables) * geometry.sectors_per_block();
             assert!(sectors <= u32::MAX.into(), "{sectors} sectors, {} KiB", 1 << log);
         }
+    }
+
+    /// A write of a part of the last block was refused, as its block ends at 2 GiB.
+    #[test]
+    fn on_revision_0_the_largest_file_is_of_whole_blocks() {
+        let mut bytes = superblock(20_000);
+        set_u32(&mut bytes, 76, 0);
+        set_u32(&mut bytes, RO_COMPAT, 0);
+        let geometry = Geometry::parse(&bytes, IMAGE_BYTES).unwrap();
+        assert_eq!(geometry.file_bytes_max(), (2 << 30) - 1024);
     }
 
     #[test]

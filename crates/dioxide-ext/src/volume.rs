@@ -379,9 +379,7 @@ impl image::Volume for Volume {
     }
 
     fn file_bytes_max(&self) -> u64 {
-        let max = self.geometry.file_bytes_max();
-        // Revision 0 has no features, so it lacks `large_file`.
-        if self.geometry.revision == 0 { max.min(i32::MAX as u64) } else { max }
+        self.geometry.file_bytes_max()
     }
 
     fn free_bytes(&self) -> io::Result<u64> {

@@ -134,7 +134,7 @@ fn use_file_of_a_volume(options: &[&str]) {
 /// The limit of writes refused reads of what another program made.
 #[test]
 fn a_file_beyond_the_limit_of_writes_is_read() {
-    // The limits are just below 2 TiB, and just below 2 GiB.
+    // The limits are just below 2 TiB, and one block below 2 GiB.
     for (options, size) in [
         (&["-t", "ext2", "-b", "4096"][..], (3 << 40) - 1000),
         (&["-t", "ext2", "-b", "4096", "-r", "0"], (3 << 30) - 1000),
@@ -157,6 +157,33 @@ fn a_file_beyond_the_limit_of_writes_is_read() {
             }
             file.close().unwrap();
         }
+    }
+}
+
+/// The block of the last bytes below 2 GiB was refused, and a length within it was not.
+#[test]
+fn on_revision_0_the_last_block_below_2_gib_is_beyond_the_end() {
+    for block in [1024, 4096] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = volume(dir.path(), &["-t", "ext2", "-b", &block.to_string(), "-r", "0"]);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).open_in_image(&image, "/dir/data").unwrap();
+        let max = (2 << 30) - block;
+        for len in [max + 1, (2 << 30) - 1] {
+            let error = file.set_len(len).unwrap_err();
+            assert_eq!(error.errno(), libc::EFBIG, "{len} bytes: {error}");
+        }
+        file.set_len(max).unwrap();
+        file.write_at(&[7; 100], max - 100).unwrap();
+        file.set_len(max - 1).unwrap();
+        assert_eq!(file.append(&[8]).unwrap(), max - 1);
+        let error = file.append(&[9]).unwrap_err();
+        assert_eq!(error.errno(), libc::EFBIG, "{error}");
+        let mut last = [0; 101];
+        assert_eq!(file.read_at(&mut last, max - 100).unwrap(), 100);
+        assert_eq!((last[98], last[99]), (7, 8));
+        file.close().unwrap();
+        check(&image);
     }
 }
 

@@ -52,9 +52,7 @@ impl InVolume {
 
     /// Checks that a write ends within the largest size of a file.
     fn check_end(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        // The last block of a file of the largest size may end beyond.
-        let max = self.size_max().next_multiple_of(self.block_bytes);
-        let fits = offset.checked_add(bytes).is_some_and(|end| end <= max);
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.size_max());
         if fits { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFBIG)) }
     }
 

@@ -49,7 +49,7 @@ pub trait Volume: Debug + Send + Sync + 'static {
     /// Bytes of a block. A file is read and written in multiples of it.
     fn block_bytes(&self) -> u64;
 
-    /// The largest size of a file, in bytes.
+    /// The largest size that a write may give a file, in bytes: whole blocks.
     fn file_bytes_max(&self) -> u64;
 
     /// Free bytes, for this user.
