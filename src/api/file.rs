@@ -30,7 +30,8 @@ use std::sync::Arc;
 ///
 /// After a fork, every operation of the child on a handle that writes fails with
 /// [`ErrorKind::Forked`], and the exit of the child changes nothing. A read-only handle continues
-/// in the child, as a reader beside another process.
+/// in the child, as a reader beside another process. That of a file within a volume fails there
+/// with EBADF.
 ///
 /// An extension beyond RLIMIT_FSIZE fails with EFBIG. A write beyond it and below the length ends
 /// the process by SIGXFSZ, as the kernel's `pwrite` does. A process that ignores the signal gets

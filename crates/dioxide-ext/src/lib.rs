@@ -85,9 +85,16 @@ pub trait OpenInImage {
     /// user that the superblock names get reserved blocks.
     ///
     /// One process may have several files of a volume open. While one is open for writing, the call
-    /// fails in other processes. While all are read-only, other processes may read, but not write.
-    /// The call refuses a mounted volume, and the image behind a loop device. The library cannot
-    /// prevent a later mount of an image.
+    /// fails in other processes. While all files of an image are read-only, other processes may
+    /// read, but not write. A device has one process, even if that only reads: the call fails in
+    /// others with [`Busy`](dioxide::ErrorKind::Busy).
+    ///
+    /// The call refuses a volume that the kernel has mounted, and the image behind a loop device.
+    /// It does not detect an image that fuse2fs has mounted read-only. The library cannot prevent a
+    /// later mount of an image.
+    ///
+    /// In the child of a fork, reads of a read-only file fail with EBADF. A thread that the child
+    /// lacks may hold a lock of the volume.
     ///
     /// # After a crash
     ///

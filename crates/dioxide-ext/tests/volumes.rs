@@ -15,6 +15,7 @@ use dioxide_ext::OpenInImage;
 use dioxide_testkit::child::{self, Acks, Child};
 use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Shape};
 use dioxide_testkit::files;
+use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
@@ -1117,8 +1118,18 @@ fn volumes_on_devices_work(disk: Disk) -> TrialResult {
         assert!(matches!(refused, ErrorKind::Busy(_)), "{refused:?}");
         drop(mounted);
         writing().open_in_image(bed.volume.path(), "/log")?.close()?;
+        a_second_reader_of_a_device_is_refused(&bed)?;
     }
     Ok(())
+}
+
+/// Unlike an image, a device has one process at a time.
+fn a_second_reader_of_a_device_is_refused(bed: &Bed) -> TrialResult {
+    let child = kept_open(bed, "read")?;
+    let refused = refusal(OpenOptions::new().open_in_image(bed.volume.path(), "/odd"));
+    assert!(matches!(refused, ErrorKind::Busy(_)), "{refused:?}");
+    child.kill_9()?;
+    bed.open_with(&OpenOptions::new(), "/odd")?.look()
 }
 
 // --- refusals ------------------------------------------------------------------------------------
@@ -1188,6 +1199,19 @@ fn another_process_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     let mut child = child::spawn("keep_open", &[&*volume.to_string_lossy(), "/log", "read"])?;
     assert_eq!(child.wait_for_acks(1, PATIENCE)?[0][0], LOCKED);
     child.kill_9()?;
+    bed.close(file)?;
+    bed.verify()
+}
+
+/// The volume has locks, which a thread that the child lacks may hold.
+fn a_forked_child_gets_ebadf(dir: TestDir, shape: Shape) -> TrialResult {
+    let mut bed = Bed::new(&dir, shape)?;
+    let file = bed.open_with(&OpenOptions::new(), "/odd")?;
+    assert!(holds_in_a_fork(|| {
+        let read = file.file.read_at(&mut [0; 10], 0).map(drop);
+        let refused = [read, file.file.len().map(drop)];
+        refused.iter().all(|result| matches!(result, Err(error) if error.errno() == libc::EBADF))
+    }));
     bed.close(file)?;
     bed.verify()
 }
@@ -1859,6 +1883,7 @@ fn trials() -> Vec<Trial> {
         files_that_the_kernel_wrote_in_pieces_are_gone_on_with,
         a_mounted_volume_is_refused,
         another_process_is_refused,
+        a_forked_child_gets_ebadf,
         volumes_that_must_be_checked_are_refused,
         journals_that_must_be_recovered_are_refused,
         features_beyond_are_refused_by_name,
