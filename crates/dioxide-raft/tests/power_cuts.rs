@@ -248,8 +248,8 @@ async fn no_acknowledged_change_is_lost_in_power_cuts() {
     assert!(verdict.operations as u64 > CUTS as u64 * CHANGES, "{}", verdict.operations);
 }
 
-/// A node that was away needs a snapshot. Its file is durable whenever the power of the log fails, so
-/// only a unit test of the log sees a purge that comes too early.
+/// A node that was away needs a snapshot. Its file is durable whenever the power of the log fails.
+/// So only a unit test of the log sees a purge that comes too early.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_get_snapshots_lose_nothing_in_power_cuts() {
     let cuts = (0..CUTS).map(|cut| cut % 3..cut % 3 + 1);
