@@ -323,6 +323,34 @@ mod tests {
         }
     }
 
+    /// The lanes of all logs were reserved in each of them, in blocks instead of records: its
+    /// first record was its last.
+    #[test]
+    fn a_set_of_256_logs_wrote_next_to_nothing() {
+        const LOGS: usize = 256;
+        const EACH_BYTES: u64 = 16 << 10;
+        let place = BenchTarget::nothing();
+        let point = Point { files: Some(LOGS), tail: Some(Tail::Rewrite), ..log_point(LOGS) };
+        let record_bytes = point.sizes.max_bytes;
+        for route in point.routes().iter().copied().chain(point.queues(LOGS)) {
+            let task = task(&place, point, route);
+            let one = Task { size_bytes: EACH_BYTES, ..task };
+            let each = (0..LOGS).map(|_| one.ledger(Places::OnceEach)).collect();
+            let ledger = Ledger::Logs(Logs::new(each, EACH_BYTES));
+            let logs = Set { task: &task, grounds: &[], each_bytes: EACH_BYTES, ledger: &ledger };
+            let (aim, mut dice) = (logs.aim(), Rng::with_seed(0));
+            for lane in [0, LOGS - 1] {
+                let mut bytes = 0;
+                while let Some(target) = aim(lane, &mut dice) {
+                    assert_eq!(target.offset, lane as u64 * EACH_BYTES + bytes, "{route:?}");
+                    ledger.acknowledge(target.stamp(lane, 1), target.offset).unwrap();
+                    bytes += target.bytes;
+                }
+                assert!(bytes + record_bytes > EACH_BYTES, "{route:?} wrote {bytes} bytes");
+            }
+        }
+    }
+
     /// A record that a path acknowledges and loses, in one log of several.
     #[test]
     fn a_record_that_was_lost_is_found() {

@@ -100,11 +100,14 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// The maximum of padding for the outstanding operations.
+    /// The maximum of padding for the outstanding operations of one log.
     pub fn padding_max_bytes(&self) -> u64 {
-        let padded = self.point.sizes.max_bytes.next_multiple_of(self.units.append_bytes);
+        let logs = self.point.files.unwrap_or(1);
         match self.point.tail.map(|tail| self.gaps(tail)) {
-            Some(Gaps::Padding { .. }) => padded * self.point.lanes(self.route) as u64,
+            Some(Gaps::Padding { unit_bytes }) => {
+                let padded = self.point.sizes.max_bytes.next_multiple_of(unit_bytes);
+                padded * self.point.lanes(self.route).div_ceil(logs) as u64
+            }
             _ => 0,
         }
     }

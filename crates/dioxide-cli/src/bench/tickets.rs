@@ -15,7 +15,7 @@ pub struct Tickets<'a> {
     sizes: Sizes,
     size_bytes: u64,
     ledger: &'a Ledger,
-    /// Maximum padding of the tickets in use.
+    /// Maximum padding of the tickets in use, of this file alone.
     padding_max_bytes: u64,
 }
 
