@@ -6,7 +6,7 @@ use super::latency::Timings;
 use super::ledger::Ledger;
 use super::queued::{AnyQueue, Queued};
 use super::schedule::Schedule;
-use super::target::Target;
+use super::target::{Direction, Target};
 use crate::interrupt;
 use crate::meter::Meter;
 use crate::meter::disk::Disk;
@@ -33,6 +33,8 @@ pub struct Crew<'a> {
     pub runtime: Duration,
     /// The start time of each operation. None for closed-loop operation.
     pub schedule: Option<Schedule>,
+    /// Of every operation. None if they differ.
+    pub direction: Option<Direction>,
     pub ledger: &'a Ledger,
     pub disk: Option<&'a Disk>,
     pub watching: Option<&'a Watching>,
@@ -50,6 +52,7 @@ pub struct Shift<'a> {
     meter: Meter<'a>,
     runtime: Duration,
     schedule: Option<Schedule>,
+    direction: Option<Direction>,
     done: Vec<Done>,
     evidence: Option<Evidence>,
 }
@@ -137,6 +140,7 @@ impl<'a> Crew<'a> {
                 meter,
                 runtime: self.runtime,
                 schedule: self.schedule,
+                direction: self.direction,
                 done: done?,
                 evidence,
             })
@@ -206,15 +210,26 @@ impl Shift<'_> {
             self.done.iter().for_each(|done| sum.add(of(done)));
             sum
         };
-        let (reads, writes) = (sum(|done| &done.reads), sum(|done| &done.writes));
-        let bytes = self.done.iter().map(|done| done.bytes).sum();
-        let mut run =
-            Run { evidence: self.evidence, ..Run::new(elapsed, reads, writes, bytes, usage) };
-        if let Some(schedule) = self.schedule {
-            let missed = missed(schedule, &self.done, elapsed.min(self.runtime));
-            missed.for_each(|due| run.timings.miss(elapsed - due));
+        let (mut reads, mut writes) = (sum(|done| &done.reads), sum(|done| &done.writes));
+        let miss = |timings: &mut Timings| {
+            let missed = self
+                .schedule
+                .into_iter()
+                .flat_map(|schedule| missed(schedule, &self.done, elapsed.min(self.runtime)));
+            missed.for_each(|due| timings.miss(elapsed - due));
+        };
+        match self.direction {
+            Some(Direction::Read) => miss(&mut reads),
+            Some(Direction::Write) => miss(&mut writes),
+            None => {}
         }
-        run
+        let bytes = self.done.iter().map(|done| done.bytes).sum();
+        let mut run = Run::new(elapsed, reads, writes, bytes, usage);
+        if self.direction.is_none() {
+            miss(&mut run.timings);
+            run.figures.p99_ns = run.timings.p99_ns();
+        }
+        Run { evidence: self.evidence, ..run }
     }
 }
 
@@ -231,15 +246,14 @@ pub mod examples {
     use super::*;
 
     pub fn crew(threads: usize, bs_max_bytes: u64, ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        let (schedule, disk, watching) = (None, None, None);
-        Crew { threads, bs_max_bytes, runtime, schedule, ledger, disk, watching }
+        let (schedule, direction, disk, watching) = (None, None, None, None);
+        Crew { threads, bs_max_bytes, runtime, schedule, direction, ledger, disk, watching }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::blocks::{Blocks, Places};
-    use super::super::target::Direction;
     use super::*;
     use std::sync::atomic::AtomicU64;
 
@@ -315,6 +329,38 @@ mod tests {
         let lat = run.timings.lat.unwrap();
         assert_eq!(lat.len(), 50);
         assert!(lat.min() >= 50_000_000, "{}", lat.min());
+    }
+
+    /// Operations that a stall kept from beginning were only in the percentiles of all rounds, not
+    /// in those of a round and of a direction.
+    #[test]
+    fn the_p99_of_a_round_forgot_what_was_never_begun() {
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 8, Places::Rewritten));
+        let runtime = Duration::from_millis(50);
+        for direction in [Some(Direction::Read), Some(Direction::Write), None] {
+            let schedule = Some(Schedule::new(1000, 1));
+            let crew = Crew { schedule, direction, threads: 1, ..crew(&ledger, runtime) };
+            let way = direction.unwrap_or(Direction::Write);
+            let aim = move |_: usize, _: &mut Rng| Some(Target::block(way, 0, BS));
+            // The crew unparks its threads once it stops.
+            let op = |target: Target, _: &mut [u8]| {
+                std::thread::park();
+                Ok(target.offset)
+            };
+            let shift = crew.work(aim, op).unwrap();
+            std::thread::sleep(runtime);
+            let run = shift.clock_out();
+            assert!(run.figures.p99_ns >= 95_000_000, "{direction:?}: {}", run.figures.p99_ns);
+            assert_eq!(run.figures.p99_ns, run.timings.p99_ns());
+            let count = |timings: &Timings| timings.lat.as_ref().unwrap().len();
+            let counts = (count(&run.reads), count(&run.writes));
+            match direction {
+                Some(Direction::Read) => assert_eq!(counts, (50, 0)),
+                Some(Direction::Write) => assert_eq!(counts, (0, 50)),
+                // No direction is known of the others.
+                None => assert!(counts.1 <= 1 && count(&run.timings) == 50, "{counts:?}"),
+            }
+        }
     }
 
     #[test]

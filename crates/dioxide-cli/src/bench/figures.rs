@@ -84,7 +84,7 @@ impl Run {
             read_iops: rate(&reads),
             write_iops: rate(&writes),
             bw_bytes: bytes as f64 / seconds,
-            p99_ns: timings.seen().value_at_percentile(99.0),
+            p99_ns: timings.p99_ns(),
             elapsed,
             is_cut_short: false,
             usr_cpu: percent(usage.cpu.user, elapsed),

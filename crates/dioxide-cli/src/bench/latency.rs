@@ -50,6 +50,10 @@ impl Timings {
     pub fn seen(&self) -> &Latencies {
         self.lat.as_ref().unwrap_or(&self.clat)
     }
+
+    pub fn p99_ns(&self) -> u64 {
+        self.seen().value_at_percentile(99.0)
+    }
 }
 
 /// From 1 ns to 10000 s, longer than any run, with three digits.

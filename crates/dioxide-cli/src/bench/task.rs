@@ -9,6 +9,7 @@ use super::place::{BenchTarget, O_DSYNC, RunFile};
 use super::records::{Gaps, Records};
 use super::schedule::Schedule;
 use super::stamp::salt;
+use super::target::Direction;
 use super::work::{Backend, Point, Route, Scenario, Units, Work};
 use super::{append, checkpoint, copy, files, indirect, log, mixed, sync};
 use anyhow::{Context, Result};
@@ -139,6 +140,11 @@ impl<'a> Task<'a> {
             bs_max_bytes: self.point.sizes.max_bytes,
             runtime: self.runtime,
             schedule: self.point.rate_iops.map(|rate| Schedule::new(rate, self.threads())),
+            direction: match self.point.rwmixread {
+                None | Some(0) => Some(Direction::Write),
+                Some(100) => Some(Direction::Read),
+                Some(_) => None,
+            },
             ledger,
             disk: self.place.disk.as_ref(),
             watching: self.watching,

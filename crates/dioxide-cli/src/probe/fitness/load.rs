@@ -61,6 +61,7 @@ pub fn run(
         bs_max_bytes: system.record_bytes,
         runtime,
         schedule: None,
+        direction: Some(Direction::Write),
         ledger: &ledger,
         disk: place.disk.as_ref(),
         watching: None,
