@@ -6,7 +6,7 @@
 //! For direct write sizes, the kernel's routes write at the offset of the ticket, and dioxide packs
 //! partial blocks. Records of any other length are packed on all routes.
 
-use super::backing::Backing;
+use super::backing::{Ahead, Backing};
 use super::blocks::Places;
 use super::figures::Run;
 use super::group_commit::GroupCommit;
@@ -90,7 +90,8 @@ fn through_groups(
     ledger: &Ledger,
     tickets: &Tickets<'_>,
 ) -> Result<Run> {
-    let log = GroupCommit::new(ground.open_cached()?, task.point.durability);
+    let space = Ahead::within(task.size_bytes, 0);
+    let log = GroupCommit::new(ground.open_cached()?, task.point.durability, space);
     let shift =
         task.crew(ledger).work(|_, _| tickets.take(), |_, record| Ok(log.append(record)?))?;
     log.finish()?;

@@ -37,21 +37,24 @@ impl Backing for File {
 const STEP_BYTES: u64 = 64 << 20;
 
 /// The space of a file ahead of its writer.
+#[derive(Clone, Copy)]
 pub struct Ahead {
     allocated: u64,
+    size_bytes: u64,
 }
 
 impl Ahead {
-    /// Of a file whose first `allocated` bytes have their space.
-    pub fn of(allocated: u64) -> Self {
-        Self { allocated }
+    /// Of a file whose first `allocated` bytes have their space, and whose run writes `size_bytes`
+    /// bytes at most. No more is allocated, because the plan found room for that.
+    pub const fn within(size_bytes: u64, allocated: u64) -> Self {
+        Self { allocated, size_bytes }
     }
 
     /// Allocates a step if a write up to `end` needs it. Without fallocate the writes themselves
     /// extend the file from here on.
     pub fn make_room(&mut self, file: &impl Backing, end: u64) {
         if end > self.allocated {
-            let allocated = end + STEP_BYTES;
+            let allocated = (end + STEP_BYTES).min(self.size_bytes).max(end);
             let outcome = file.allocate(self.allocated, allocated);
             self.allocated = if outcome.is_ok() { allocated } else { u64::MAX };
         }

@@ -63,23 +63,16 @@ struct Answered(AtomicU32);
 const NEVER: u32 = u32::MAX;
 
 impl<F: Backing> GroupCommit<F> {
-    /// For an empty file.
-    pub fn new(file: F, durability: Durability) -> Self {
+    /// For a file with this space, and no record.
+    pub fn new(file: F, durability: Durability, space: Ahead) -> Self {
         Self {
             file,
             durability,
             gathering: Mutex::new(Group { number: 1, start: 0, bytes: Vec::new(), members: 0 }),
-            writing: Mutex::new(Writing { bytes: Vec::new(), space: Ahead::of(0), expected: 0 }),
+            writing: Mutex::new(Writing { bytes: Vec::new(), space, expected: 0 }),
             answered: Default::default(),
             failed: AtomicU32::new(NEVER),
         }
-    }
-
-    /// For a file that begins with this much space.
-    pub fn within(mut self, bytes: u64) -> Self {
-        let writing = self.writing.get_mut().unwrap_or_else(PoisonError::into_inner);
-        writing.space = Ahead::of(bytes);
-        self
     }
 
     /// Returns the offset of the record when it is written, and stable if it is to be durable.
@@ -185,6 +178,8 @@ mod tests {
 
     const THREADS: usize = 16;
     const RECORDS: usize = 50;
+    /// None yet, and more than any test writes.
+    const SPACE: Ahead = Ahead::within(u64::MAX, 0);
 
     /// Appends records of many lengths in many threads. `check` gets each one when it is answered.
     fn crowd(log: &GroupCommit<&Notes>, check: impl Fn(&[u8], u64) + Sync) -> u64 {
@@ -207,7 +202,7 @@ mod tests {
     #[test]
     fn no_write_is_answered_before_the_flush_that_covers_it() {
         let file = Notes::slow(Duration::from_millis(1), None);
-        let log = GroupCommit::new(&file, Durability::EveryWrite);
+        let log = GroupCommit::new(&file, Durability::EveryWrite, SPACE);
         let bytes = crowd(&log, |record, offset| assert!(file.has(record, offset)));
         let state = file.state();
         assert_eq!(state.flushes, state.writes.len(), "one write and one flush for each group");
@@ -264,7 +259,7 @@ mod tests {
             let appending = AtomicUsize::new(THREADS);
             let (notes, log) = (Notes::default(), log.clone());
             let file = Crowded { notes, log, appending, members: AtomicUsize::new(0) };
-            GroupCommit::new(file, Durability::EveryWrite)
+            GroupCommit::new(file, Durability::EveryWrite, SPACE)
         });
         let work = || {
             for _ in 0..RECORDS {
@@ -281,7 +276,7 @@ mod tests {
     #[test]
     fn without_durability_there_is_no_flush() {
         let file = Notes::default();
-        let log = GroupCommit::new(&file, Durability::OnSync);
+        let log = GroupCommit::new(&file, Durability::OnSync, SPACE);
         crowd(&log, |record, offset| {
             assert!(file.state().bytes[offset as usize..].starts_with(record));
         });
@@ -293,7 +288,7 @@ mod tests {
     #[test]
     fn a_flush_that_fails_is_no_success_of_any_waiter() {
         let file = Notes::slow(Duration::from_millis(1), Some(3));
-        let log = GroupCommit::new(&file, Durability::EveryWrite);
+        let log = GroupCommit::new(&file, Durability::EveryWrite, SPACE);
         let work = || {
             let answers: Vec<_> = (0..RECORDS).map(|_| log.append(&[7; 10])).collect();
             let good = answers.iter().take_while(|answer| answer.is_ok()).count();

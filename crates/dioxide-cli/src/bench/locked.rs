@@ -17,9 +17,9 @@ struct State {
 }
 
 impl<F: Backing> Locked<F> {
-    /// For a file that begins with this much space, and holds no record.
-    pub fn new(file: F, allocated: u64) -> Self {
-        Self { file, state: Mutex::new(State { end: 0, space: Ahead::of(allocated) }) }
+    /// For a file with this space, and no record.
+    pub fn new(file: F, space: Ahead) -> Self {
+        Self { file, state: Mutex::new(State { end: 0, space }) }
     }
 
     /// Returns the offset of the record, or of a batch of them, when it is stable. A failure
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn each_record_is_stable_when_it_is_acknowledged() {
         let file = Notes::default();
-        let log = Locked::new(&file, 0);
+        let log = Locked::new(&file, Ahead::within(u64::MAX, 0));
         let append = |byte| {
             let offset = log.append(&[byte; 100]).unwrap();
             assert!(file.has(&[byte; 100], offset));
@@ -66,17 +66,28 @@ mod tests {
     #[test]
     fn space_that_is_there_is_not_allocated() {
         let file = Notes::default();
-        let log = Locked::new(&file, 200);
+        let log = Locked::new(&file, Ahead::within(u64::MAX, 200));
         log.append(&[1; 200]).unwrap();
         assert_eq!(file.state().size, 200);
         log.append(&[1]).unwrap();
         assert!(file.state().size > 201, "space is allocated ahead");
     }
 
+    /// 256 logs of 1 MiB each took 16 GiB.
+    #[test]
+    fn a_small_log_allocated_64_mib() {
+        let file = Notes::default();
+        let log = Locked::new(&file, Ahead::within(1000, 0));
+        log.append(&[1; 100]).unwrap();
+        assert_eq!(file.state().size, 1000);
+        log.append(&[1; 900]).unwrap();
+        assert_eq!(file.state().size, 1000);
+    }
+
     #[test]
     fn a_record_that_was_not_flushed_is_written_over() {
         let file = Notes::slow(Duration::ZERO, Some(2));
-        let log = Locked::new(&file, 0);
+        let log = Locked::new(&file, Ahead::within(u64::MAX, 0));
         log.append(&[1; 10]).unwrap();
         log.append(&[2; 10]).unwrap_err();
         assert_eq!(log.append(&[3; 10]).unwrap(), 10);

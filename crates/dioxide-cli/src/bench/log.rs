@@ -7,6 +7,7 @@
 //! path begins with the same space: unwritten, or written before the clock starts. The rivals get
 //! their written space with its pages in memory.
 
+use super::backing::Ahead;
 use super::blocks::Places;
 use super::crew::Shift;
 use super::descriptors;
@@ -94,8 +95,8 @@ impl Set<'_> {
         self.task.point.space.unwrap_or(Space::Unwritten)
     }
 
-    /// The files for the rivals, and how much of each is allocated: nothing, or all of it, written.
-    fn cached(&self) -> Result<(Vec<File>, u64)> {
+    /// The files for the rivals, and the space of each: nothing, or all of it, written.
+    fn cached(&self) -> Result<(Vec<File>, Ahead)> {
         let open = |ground: &RunFile| {
             if self.space() != Space::Unwritten {
                 ground.fill_cached(self.each_bytes).context("write the space beforehand")?;
@@ -103,12 +104,13 @@ impl Set<'_> {
             ground.open_cached()
         };
         let files = self.grounds.iter().map(open).collect::<Result<Vec<_>>>()?;
-        Ok((files, if self.space() == Space::Unwritten { 0 } else { self.each_bytes }))
+        let allocated = if self.space() == Space::Unwritten { 0 } else { self.each_bytes };
+        Ok((files, Ahead::within(self.each_bytes, allocated)))
     }
 
     fn through_groups(&self) -> Result<Run> {
-        let (mut files, allocated) = self.cached()?;
-        let log = GroupCommit::new(files.remove(0), Durability::EveryWrite).within(allocated);
+        let (mut files, space) = self.cached()?;
+        let log = GroupCommit::new(files.remove(0), Durability::EveryWrite, space);
         let shift =
             self.task.crew(self.ledger).work(self.aim(), |_, record| Ok(log.append(record)?))?;
         let run = shift.clock_out();
@@ -118,8 +120,8 @@ impl Set<'_> {
 
     /// One write and one flush for each batch.
     fn in_batches(&self, batch: usize) -> Result<Run> {
-        let (mut files, allocated) = self.cached()?;
-        let log = Locked::new(files.remove(0), allocated);
+        let (mut files, space) = self.cached()?;
+        let log = Locked::new(files.remove(0), space);
         let buffer = Mutex::new(Vec::new());
         let gathered = || buffer.lock().expect("no thread panics with it");
         let write = |_: Target, record: &[u8]| {
@@ -140,8 +142,8 @@ impl Set<'_> {
 
     /// As [`in_batches`](Self::in_batches), by a thread of its own, for tasks.
     fn through_a_gatherer(&self, iodepth: usize) -> Result<Run> {
-        let (mut files, allocated) = self.cached()?;
-        let log = Locked::new(files.remove(0), allocated);
+        let (mut files, space) = self.cached()?;
+        let log = Locked::new(files.remove(0), space);
         thread::scope(|scope| {
             let gatherer = Gatherer::start(scope, log);
             let begin = |block, len, tag| gatherer.append(block, len, tag);
@@ -155,8 +157,8 @@ impl Set<'_> {
 
     /// A lock, a write and a flush for each record; with many logs each has its own.
     fn through_locks(&self) -> Result<Run> {
-        let (files, allocated) = self.cached()?;
-        let logs: Vec<_> = files.into_iter().map(|file| Locked::new(file, allocated)).collect();
+        let (files, space) = self.cached()?;
+        let logs: Vec<_> = files.into_iter().map(|file| Locked::new(file, space)).collect();
         let shift = self
             .task
             .crew(self.ledger)
