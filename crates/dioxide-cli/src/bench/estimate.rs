@@ -1,6 +1,7 @@
 //! The expected duration of a bench, and a pace at which it takes under a minute. From short trials
 //! of each path; arithmetic only.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Times of a run, the best first. Few of them, so that the defaults of two benches are the same.
@@ -87,12 +88,12 @@ fn round(trials: &[Trial], length: Length, size_bytes: u64) -> Duration {
 }
 
 /// The best pace that fits into `budget`: first enough rounds, then long runs, then a large file.
-/// If none fits, the shortest. Never exceeds `size_max_bytes`.
+/// If none fits, the shortest. The size is within `room`.
 pub fn choose(
     trials: &[Trial],
     typed: Typed,
     is_counted: bool,
-    size_max_bytes: u64,
+    room: RangeInclusive<u64>,
     budget: Duration,
 ) -> Chosen {
     let lengths: Vec<_> = match (is_counted, typed.count, typed.runtime) {
@@ -105,8 +106,8 @@ pub fn choose(
     let rounds_max = typed.rounds.unwrap_or(ROUNDS_MAX);
     let is_filled = trials.iter().any(|trial| trial.filled_bytes.is_some());
     let sizes = match typed.size_bytes {
-        None if is_filled => halves(size_max_bytes),
-        _ => vec![size_max_bytes],
+        None if is_filled => halves(room),
+        _ => vec![*room.end()],
     };
     let mut shortest = None;
     for &rounds in &rounds_min {
@@ -126,10 +127,11 @@ pub fn choose(
     shortest.expect("there is a pace to choose from")
 }
 
-/// The size, its half, and so on.
-fn halves(size_bytes: u64) -> Vec<u64> {
-    let next = |size: &u64| Some(size / 2).filter(|half| *half >= SIZE_MIN_BYTES);
-    std::iter::successors(Some(size_bytes), next).collect()
+/// The largest size, its half, and so on.
+fn halves(room: RangeInclusive<u64>) -> Vec<u64> {
+    let least = SIZE_MIN_BYTES.max(*room.start());
+    let next = |size: &u64| Some(size / 2).filter(|half| *half >= least);
+    std::iter::successors(Some(*room.end()), next).collect()
 }
 
 #[cfg(test)]
@@ -154,7 +156,7 @@ mod tests {
     }
 
     fn of(trials: &[Trial], typed: Typed, size_max_bytes: u64) -> Chosen {
-        choose(trials, typed, false, size_max_bytes, BUDGET)
+        choose(trials, typed, false, 0..=size_max_bytes, BUDGET)
     }
 
     #[test]
@@ -197,6 +199,15 @@ mod tests {
     }
 
     #[test]
+    fn a_file_keeps_the_least_size() {
+        let filled = Trial { filled_bytes: Some(16 << 20), ..trial(10_000, 110, 0) };
+        let size = |room| choose(&[filled], Typed::default(), false, room, BUDGET).size_bytes >> 20;
+        assert_eq!(size(100 << 20..=512 << 20), 128);
+        assert_eq!(size(300 << 20..=512 << 20), 512);
+        assert_eq!(size(1 << 20..=4 << 20), 4);
+    }
+
+    #[test]
     fn typed_values_are_kept() {
         let typed = Typed { runtime: Some(Duration::from_secs(5)), ..Typed::default() };
         let chosen = of(&[trial(0, 100, 0)], typed, 0);
@@ -209,15 +220,15 @@ mod tests {
         let counted = Typed { count: Some(1000), rounds: Some(5), ..Typed::default() };
         assert!(counted.needs_trials(), "nothing else tells the duration");
         let slow = [Trial { ops: 1, ..trial(0, 1000, 0) }];
-        assert_eq!(choose(&slow, counted, true, 0, BUDGET).time, Duration::from_secs(5000));
+        assert_eq!(choose(&slow, counted, true, 0..=0, BUDGET).time, Duration::from_secs(5000));
     }
 
     #[test]
     fn a_second_for_each_write_is_not_paid_a_thousand_times() {
         let [slow, fast] = [1000, 10].map(|clock| Trial { ops: 1, ..trial(500, clock, 0) });
-        let chosen = choose(&[slow, fast, fast], Typed::default(), true, 0, BUDGET);
+        let chosen = choose(&[slow, fast, fast], Typed::default(), true, 0..=0, BUDGET);
         assert_eq!((chosen.length, chosen.rounds), (Length::Count(5), 8));
-        let chosen = choose(&[fast; 3], Typed::default(), true, 0, BUDGET);
+        let chosen = choose(&[fast; 3], Typed::default(), true, 0..=0, BUDGET);
         assert_eq!((chosen.length, chosen.rounds), (Length::Count(200), 7));
     }
 }

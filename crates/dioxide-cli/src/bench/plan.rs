@@ -84,7 +84,7 @@ impl Draft {
         typed.count = typed.count.or(row.asked.count);
         typed.runtime = typed.runtime.or(row.asked.runtime_ms.map(Duration::from_millis));
         typed.rounds = typed.rounds.or(u32::try_from(row.rounds_iops.len()).ok());
-        let room = one_block_each(&work.rows)..=work.size_bytes;
+        let room = least_size(&work.rows, work.units)..=work.size_bytes;
         if typed.size_bytes.is_none() && room.contains(&row.asked.size_bytes) {
             typed.size_bytes = Some(row.asked.size_bytes);
             work.size_bytes = row.asked.size_bytes;
@@ -101,7 +101,8 @@ impl Draft {
         let Self { work, typed, budget } = self;
         let budget = budget.saturating_sub(tried);
         let is_counted = work.count.is_some();
-        let chosen = estimate::choose(trials, typed, is_counted, work.size_bytes, budget);
+        let room = least_size(&work.rows, work.units)..=work.size_bytes;
+        let chosen = estimate::choose(trials, typed, is_counted, room, budget);
         let (runtime, count) = match chosen.length {
             Length::Time(runtime) => (runtime, None),
             Length::Count(count) => (work.runtime, Some(count)),
@@ -456,6 +457,7 @@ pub fn mixed_work(
     check_room(place, &rows, size_bytes)?;
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
+    has_room(place, size_bytes, least_size(&rows, abilities.units))?;
     let is_impossible = |&(point, route): &(Point, Route)| {
         route == Route::Kernel && !point.sizes.are_whole(abilities.units.write_bytes)
     };
@@ -506,17 +508,27 @@ fn one_block_each(rows: &[(Point, Route)]) -> u64 {
     rows.iter().map(|(point, route)| point.least_bytes(*route)).max().unwrap_or(0)
 }
 
+/// As [`one_block_each`], in whole units of direct writes: nothing else is filled beforehand.
+fn least_size(rows: &[(Point, Route)], units: Units) -> u64 {
+    one_block_each(rows).next_multiple_of(units.write_bytes)
+}
+
 /// Checks that each outstanding operation has space in a file of this size, and that the ledger
 /// fits. Returns the memory for one block each.
 fn check_room(place: &BenchTarget, rows: &[(Point, Route)], size_bytes: u64) -> Result<u64> {
     let largest = one_block_each(rows);
-    if largest > size_bytes {
-        bail!(no_room(&place.name(), place.room_bytes()?, size_bytes, largest));
-    }
+    has_room(place, size_bytes, largest)?;
     if rows.iter().any(|(point, _)| point.backend == Backend::System) {
         check_ledger(rows, size_bytes, memory_bytes())?;
     }
     Ok(largest)
+}
+
+fn has_room(place: &BenchTarget, size_bytes: u64, largest: u64) -> Result<()> {
+    if largest > size_bytes {
+        bail!(no_room(&place.name(), place.room_bytes()?, size_bytes, largest));
+    }
+    Ok(())
 }
 
 /// The reason why `largest` bytes do not fit into a file of `size_bytes`.
@@ -1082,6 +1094,31 @@ mod tests {
         assert_eq!((like.work.size_bytes, like.typed.needs_trials()), (1 << 20, false));
         let other = draft(sync, 4 << 20, TIME_MAX).like(Some(&saved));
         assert!(other.typed.needs_trials(), "of another scenario");
+    }
+
+    /// A size with less than one block for each operation outstanding was chosen.
+    #[test]
+    fn mixed_panicked_on_slow_devices() {
+        let crews = Crews::new(&[64], &[64]);
+        let bs = [Sizes::one(64 << 10)];
+        let rows = crews.rows(mixed_points(&bs, &crews, Durability::OnSync, 50, None));
+        let least = one_block_each(&rows);
+        let (_, work) = HDD.settle(draft(rows, 4 * least - 4096, TIME_MAX));
+        assert_eq!(work.size_bytes, 2 * least - 2048);
+    }
+
+    /// Nine blocks of 512 B in a file whose whole units of 4 KiB have eight.
+    #[test]
+    fn blocks_below_the_unit_had_no_room() {
+        let crews = Crews::new(&[9], &[]);
+        let bs = [Sizes::one(512)];
+        let rows = crews.rows(mixed_points(&bs, &crews, Durability::EveryWrite, 0, None));
+        let units = |write_bytes| Units { write_bytes, append_bytes: 4096 };
+        let least = [512, 4096].map(|unit| least_size(&rows, units(unit)));
+        assert_eq!(least, [9 * 512, 8192]);
+        let place = BenchTarget::nothing();
+        has_room(&place, 8192, 8192).unwrap();
+        assert!(has_room(&place, 9 * 512, 8192).is_err());
     }
 
     #[test]

@@ -27,8 +27,9 @@ fn of_one(
 ) -> Result<Trial> {
     interrupt::check()?;
     progress.announce(&point, route);
-    let filled_bytes = is_filled(&point, route)
-        .then(|| work.size_bytes.min(FILLED_MAX_BYTES.max(point.least_bytes(route))));
+    let least_bytes = point.least_bytes(route).next_multiple_of(work.units.write_bytes);
+    let filled_bytes =
+        is_filled(&point, route).then(|| work.size_bytes.min(FILLED_MAX_BYTES.max(least_bytes)));
     let runtime = work.runtime.min(RUNTIME);
     let task = Task {
         runtime: if work.count.is_some() { work.runtime } else { runtime },

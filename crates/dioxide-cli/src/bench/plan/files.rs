@@ -6,7 +6,7 @@ use super::{
 };
 use crate::args;
 use crate::bench::descriptors;
-use crate::bench::estimate::{SIZE_MIN_BYTES, Typed};
+use crate::bench::estimate::Typed;
 use crate::bench::place::BenchTarget;
 use crate::bench::work::{Point, Route, Scenario, Space, Work};
 use crate::exit::say;
@@ -59,10 +59,6 @@ pub(super) fn draft(place: &BenchTarget, mut rows: Rows, typed: Typed) -> Result
         say(&format!("no io_uring here ({error}), so `kernel-uring` is left out"));
         rows.retain(|(_, route)| !is_a_ring(*route));
     }
-    // Trials may choose a smaller size, but each file keeps a block.
-    let is_fixed = one_block_each(&rows) > SIZE_MIN_BYTES;
-    let size_bytes_typed = typed.size_bytes.or(is_fixed.then_some(size_bytes));
-    let typed = Typed { size_bytes: size_bytes_typed, ..typed };
     let work = Work::new(rows, provisional(typed), size_bytes, abilities.units);
     Ok(Draft::new(work, typed))
 }
