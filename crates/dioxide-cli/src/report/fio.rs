@@ -271,7 +271,9 @@ fn options(row: &Row) -> Pairs<String> {
     let sync = (point.durability == Durability::EveryWrite).then(|| ("sync", "dsync".to_owned()));
     let files = point.files.map(|files| ("nrfiles", files.to_string()));
     let mix = point.rwmixread.map(|percent| ("rwmixread", percent.to_string()));
-    let rate = point.rate_iops.map(|rate| ("rate_iops", (rate / point.numjobs as u64).to_string()));
+    // Of each job: rounded up, because 0 is no limit.
+    let jobs = point.threads(row.route) as u64;
+    let rate = point.rate_iops.map(|rate| ("rate_iops", rate.div_ceil(jobs).to_string()));
     let mut options = pairs(always);
     let given = [sync, files, mix, rate].into_iter().flatten();
     options.0.extend(given.map(|(key, value)| (key.to_owned(), value)));
@@ -558,6 +560,18 @@ mod tests {
         let point = Point { rate_iops: Some(640), ..append_point(64) };
         let job = &jobs(vec![row(point, Route::Kernel, &[100])])[0];
         assert_eq!(job["job options"]["rate_iops"], "10");
+    }
+
+    /// The one job of a queue had the rate of one of as many threads, and a low rate was 0.
+    #[test]
+    fn the_rate_of_a_queue_was_divided_by_threads() {
+        let rate = |rate_iops, route| {
+            let point = Point { rate_iops: Some(rate_iops), ..append_point(64) };
+            let job = &jobs(vec![row(point, route, &[100])])[0];
+            job["job options"]["rate_iops"].clone()
+        };
+        assert_eq!(rate(640, Route::Queue { iodepth: 64 }), "640");
+        assert_eq!(rate(50, Route::Kernel), "1");
     }
 
     #[test]
