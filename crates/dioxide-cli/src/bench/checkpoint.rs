@@ -13,16 +13,14 @@ use super::stamp::{Stamp, fill_as_job};
 use super::task::Task;
 use super::work::{Route, Space};
 use crate::interrupt;
-use crate::meter::disk::Counts;
-use crate::meter::{Meter, Usage};
-use crate::sys::{CpuTime, cpu_time};
+use crate::meter::parts::Parts;
 use anyhow::{Context, Result};
 use dioxide::{Buffer, Durability, Growth, OpenOptions};
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread::{Builder, scope};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// One run. The files are made before, and closed after it.
 pub fn run(task: &Task<'_>) -> Result<Run> {
@@ -117,8 +115,8 @@ fn repeat(
     mut flush: impl FnMut() -> Result<()>,
 ) -> Result<Run> {
     let mut touches = Touches::new(task, set);
-    let (mut flushes, mut used) = (Timings::new(false), Used::default());
-    let (meter, begun) = (Meter::start(None), Instant::now());
+    let mut flushes = Timings::new(false);
+    let (mut parts, begun) = (Parts::start(task.place.disk.as_ref()), Instant::now());
     let mut is_full = false;
     while flushes.clat.is_empty() || begun.elapsed() < task.runtime {
         is_full = !touches.begin(flushes.clat.len());
@@ -129,17 +127,17 @@ fn repeat(
             ledger.stamp(stamp, block);
             touch(block, offset)
         })?;
-        let before = Reading::take(task);
-        let submitted = Instant::now();
-        flush()?;
-        used.elapsed += submitted.elapsed();
-        flushes.record(submitted, submitted);
-        used.add(before, Reading::take(task));
+        parts.time(|| {
+            let submitted = Instant::now();
+            flush()?;
+            flushes.record(submitted, submitted);
+            anyhow::Ok(())
+        })?;
         touches.of_all(|stamp, _, offset| ledger.acknowledge(stamp, offset))?;
     }
     let bytes = flushes.clat.len() * set.files().len() as u64 * task.point.sizes.max_bytes;
-    let usage = Usage { cpu: used.cpu, disk: used.disk, ..meter.stop() };
-    let mut run = Run::new(used.elapsed, Timings::new(false), flushes, bytes, usage);
+    let elapsed = parts.elapsed();
+    let mut run = Run::new(elapsed, Timings::new(false), flushes, bytes, parts.stop());
     run.figures.is_cut_short = is_full;
     Ok(run)
 }
@@ -182,48 +180,6 @@ impl Touches {
     }
 }
 
-/// The counters at one time.
-struct Reading {
-    cpu: CpuTime,
-    disk: Option<Counts>,
-}
-
-impl Reading {
-    fn take(task: &Task<'_>) -> Self {
-        Self { cpu: cpu_time(), disk: task.place.disk.as_ref().and_then(|disk| disk.read()) }
-    }
-}
-
-/// The use of all flushes of a run.
-struct Used {
-    elapsed: Duration,
-    cpu: CpuTime,
-    /// None if the kernel does not count them.
-    disk: Option<Counts>,
-}
-
-impl Default for Used {
-    fn default() -> Self {
-        let cpu = CpuTime { user: Duration::ZERO, system: Duration::ZERO };
-        Self { elapsed: Duration::ZERO, cpu, disk: Some(Counts::default()) }
-    }
-}
-
-impl Used {
-    fn add(&mut self, before: Reading, after: Reading) {
-        self.cpu.user += after.cpu.user - before.cpu.user;
-        self.cpu.system += after.cpu.system - before.cpu.system;
-        let counts = after.disk.zip(before.disk).map(|(after, before)| after.since(before));
-        self.disk = self.disk.zip(counts).map(|(sum, counts)| Counts {
-            reads: sum.reads + counts.reads,
-            writes: sum.writes + counts.writes,
-            flushes: sum.flushes + counts.flushes,
-            busy_ms: sum.busy_ms + counts.busy_ms,
-            in_flight_ms: sum.in_flight_ms + counts.in_flight_ms,
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::figures::examples::checkpoint_point;
@@ -233,6 +189,7 @@ mod tests {
     use super::*;
     use anyhow::bail;
     use std::os::unix::fs::FileExt;
+    use std::time::Duration;
 
     const ROUTES: [Route; 4] =
         [Route::OneThread, Route::Kernel, Route::Syncfs { iodepth: 1 }, Route::Dioxide];

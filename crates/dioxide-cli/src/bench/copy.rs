@@ -8,13 +8,13 @@ use super::place::RunFile;
 use super::task::Task;
 use super::work::Route;
 use crate::interrupt;
-use crate::meter::Meter;
+use crate::meter::parts::Parts;
 use anyhow::{Context, Result, ensure};
 use dioxide::{Buffer, OpenOptions, Reader, Writer};
 use rustix::fs::{Advice, OFlags, fadvise};
 use std::fs::File;
 use std::io::{BufRead, Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The bytes of one operation.
 pub const CHUNK_BYTES: u64 = 1 << 20;
@@ -27,41 +27,48 @@ pub const COPIES: u32 = 50;
 pub fn run(task: &Task<'_>) -> Result<Run> {
     let source = task.place.prepare()?;
     fill(&source, task.size_bytes)?;
-    let mut passes = Passes::default();
-    let meter = Meter::start(task.place.disk.as_ref());
-    while passes.elapsed.is_zero() || passes.elapsed < task.runtime {
+    repeat(task, &source, verify)
+}
+
+/// Makes passes until their time is over, and at least one. `check` gets each copy and its size.
+fn repeat(
+    task: &Task<'_>,
+    source: &RunFile,
+    check: impl Fn(&RunFile, u64) -> Result<()>,
+) -> Result<Run> {
+    let [reads, writes] = [(); 2].map(|()| Timings::new(false));
+    let parts = Parts::start(task.place.disk.as_ref());
+    let mut passes = Passes { parts, reads, writes };
+    while passes.parts.elapsed().is_zero() || passes.parts.elapsed() < task.runtime {
         interrupt::check()?;
-        passes.add(task, &source)?;
+        passes.add(task, source, &check)?;
     }
-    let bytes = (passes.reads.clat.len() + passes.writes.clat.len()) * CHUNK_BYTES;
-    Ok(Run::new(passes.elapsed, passes.reads, passes.writes, bytes, meter.stop()))
+    let Passes { parts, reads, writes } = passes;
+    let bytes = (reads.clat.len() + writes.clat.len()) * CHUNK_BYTES;
+    Ok(Run::new(parts.elapsed(), reads, writes, bytes, parts.stop()))
 }
 
 /// The passes of a run. Opening, and the check of the copy, are not timed.
-struct Passes {
-    elapsed: Duration,
+struct Passes<'a> {
+    parts: Parts<'a>,
     reads: Timings,
     writes: Timings,
 }
 
-impl Default for Passes {
-    fn default() -> Self {
-        let none = || Timings::new(false);
-        Self { elapsed: Duration::ZERO, reads: none(), writes: none() }
-    }
-}
-
-impl Passes {
-    fn add(&mut self, task: &Task<'_>, source: &RunFile) -> Result<()> {
+impl Passes<'_> {
+    fn add(
+        &mut self,
+        task: &Task<'_>,
+        source: &RunFile,
+        check: impl Fn(&RunFile, u64) -> Result<()>,
+    ) -> Result<()> {
         let is_read = task.point.rwmixread == Some(READS);
         let from = reads(task).then(|| ReadEnd::open(task, source)).transpose()?;
         let copy = (!is_read).then(|| task.place.prepare()).transpose()?;
         let to = copy.as_ref().map(|copy| WriteEnd::open(task, copy)).transpose()?;
         let timings = if is_read { &mut self.reads } else { &mut self.writes };
-        let begun = Instant::now();
-        stream(task.size_bytes, from, to, timings)?;
-        self.elapsed += begun.elapsed();
-        copy.map_or(Ok(()), |copy| verify(&copy, task.size_bytes))
+        self.parts.time(|| stream(task.size_bytes, from, to, timings))?;
+        copy.map_or(Ok(()), |copy| check(&copy, task.size_bytes))
     }
 }
 
@@ -213,6 +220,8 @@ mod tests {
     use super::super::work::{Point, Scenario};
     use super::*;
     use crate::sizes::Sizes;
+    use crate::sys::cpu_time;
+    use std::time::Duration;
 
     const ROUTES: [Route; 4] = [Route::OneThread, Route::Kernel, Route::Unsynced, Route::Dioxide];
 
@@ -241,6 +250,35 @@ mod tests {
                 assert_eq!(run.reads.clat.len(), if reads == READS { 3 } else { 0 });
             }
         }
+    }
+
+    /// The CPU time of the check was part of that of each path.
+    #[test]
+    fn the_cpu_time_of_the_check_was_counted() {
+        const CHECK: Duration = Duration::from_millis(100);
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
+        let source = place.prepare().unwrap();
+        let task = Task {
+            runtime: Duration::ZERO,
+            size_bytes: CHUNK_BYTES,
+            ..task(&place, point(0), Route::Unsynced)
+        };
+        let cpu_time = || {
+            let spent = cpu_time();
+            spent.user + spent.system
+        };
+        let check = |_: &RunFile, _| {
+            let before = cpu_time();
+            while cpu_time() - before < CHECK {}
+            Ok(())
+        };
+        // Other tests use the CPU as well: a run in which they use little is enough.
+        let is_free = |_| {
+            let figures = repeat(&task, &source, check).unwrap().figures;
+            let percent = figures.usr_cpu + figures.sys_cpu;
+            figures.elapsed.mul_f64(percent / 100.0) < CHECK
+        };
+        assert!((0..20).any(is_free));
     }
 
     #[test]

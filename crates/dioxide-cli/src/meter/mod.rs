@@ -4,6 +4,7 @@
 pub mod filesystem;
 pub mod machine;
 pub mod memory;
+pub mod parts;
 pub mod vmstat;
 
 pub use dioxide_diagnose::host::{disk, mount};
@@ -17,14 +18,26 @@ use vmstat::{Reading, Shares};
 /// A reading of all counters when the clock starts.
 pub struct Meter<'a> {
     disk: Option<&'a Disk>,
-    counts: Option<Counts>,
-    machine: Option<Reading>,
-    cpu: CpuTime,
+    start: Counters,
     samples: u32,
     /// The sum of all samples.
     blocked: u64,
     /// The sum of all samples, and the peak of the process.
     memory: Memory,
+}
+
+/// The counters at one time.
+#[derive(Clone, Copy, Debug)]
+struct Counters {
+    disk: Option<Counts>,
+    machine: Option<Reading>,
+    cpu: CpuTime,
+}
+
+impl Counters {
+    fn read(disk: Option<&Disk>) -> Self {
+        Self { disk: disk.and_then(Disk::read), machine: vmstat::read(), cpu: cpu_time() }
+    }
 }
 
 /// The consumption between two readings.
@@ -46,9 +59,8 @@ pub struct Usage {
 
 impl<'a> Meter<'a> {
     pub fn start(disk: Option<&'a Disk>) -> Self {
-        let (counts, machine) = (disk.and_then(Disk::read), vmstat::read());
         let memory = Memory { used_percent: 0.0, rss_bytes: 0 };
-        Self { disk, counts, machine, cpu: cpu_time(), samples: 0, blocked: 0, memory }
+        Self { disk, start: Counters::read(disk), samples: 0, blocked: 0, memory }
     }
 
     /// Called repeatedly during the run, for values without counters.
@@ -62,14 +74,21 @@ impl<'a> Meter<'a> {
         self.memory.rss_bytes = self.memory.rss_bytes.max(memory.rss_bytes);
     }
 
-    pub fn stop(mut self) -> Usage {
-        let cpu = cpu_time();
-        let counts =
-            self.disk.and_then(Disk::read).zip(self.counts).map(|(end, start)| end.since(start));
-        let machine = vmstat::read().zip(self.machine);
+    pub fn stop(self) -> Usage {
+        let end = Counters::read(self.disk);
+        self.usage(end)
+    }
+
+    fn usage(mut self, end: Counters) -> Usage {
+        let start = self.start;
+        let counts = end.disk.zip(start.disk).map(|(end, start)| end.since(start));
+        let machine = end.machine.zip(start.machine);
         let machine_cpu = machine.map(|(end, start)| end.busy_since(&start));
         let machine = machine.and_then(|(end, start)| end.shares_since(&start));
-        let cpu = CpuTime { user: cpu.user - self.cpu.user, system: cpu.system - self.cpu.system };
+        let cpu = CpuTime {
+            user: end.cpu.user - start.cpu.user,
+            system: end.cpu.system - start.cpu.system,
+        };
         if self.samples == 0 {
             self.sample();
         }

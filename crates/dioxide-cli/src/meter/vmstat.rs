@@ -52,6 +52,21 @@ impl Reading {
         Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64)
     }
 
+    /// With the ticks between two readings.
+    pub fn plus(self, before: &Self, after: &Self) -> Self {
+        let with = |field: fn(&Ticks) -> u64| {
+            field(&self.cpu) + field(&after.cpu).saturating_sub(field(&before.cpu))
+        };
+        let cpu = Ticks {
+            user: with(|cpu| cpu.user),
+            system: with(|cpu| cpu.system),
+            idle: with(|cpu| cpu.idle),
+            wait: with(|cpu| cpu.wait),
+            steal: with(|cpu| cpu.steal),
+        };
+        Self { cpu, blocked: after.blocked }
+    }
+
     /// None if no tick has passed.
     pub fn shares_since(&self, earlier: &Self) -> Option<Shares> {
         // Idle and waiting time may decrease slightly.
