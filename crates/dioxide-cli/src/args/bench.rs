@@ -101,7 +101,7 @@ pub enum Scenario {
     ///
     /// `serialised` is a pwrite, then an fdatasync under one lock.
     ///
-    /// `kernel` is a pwrite with O_DIRECT|O_SYNC.
+    /// `kernel` is a pwrite with O_DIRECT|O_DSYNC.
     ///
     /// `dioxide` is File::write_at with Durability::EveryWrite.
     ///

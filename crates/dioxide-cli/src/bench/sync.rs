@@ -49,12 +49,17 @@ fn under_a_lock(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Ru
 }
 
 fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
-    let file = ground.open_members(OFlags::SYNC)?;
+    let file = with_flushes(task, ground)?;
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         pwrite(&file, block, offset)?;
         Ok(offset)
     })?;
     Ok(shift.clock_out())
+}
+
+/// With O_DSYNC: the other paths make no timestamps durable. For a device O_SYNC is the same.
+fn with_flushes(task: &Task<'_>, ground: &RunFile) -> Result<Members> {
+    ground.open_members(task.flags())
 }
 
 fn through_dioxide(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
@@ -95,4 +100,22 @@ fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
 
 fn pwrite(file: &Members, block: &[u8], offset: u64) -> Result<()> {
     file.write_all_at(block, offset).with_context(|| format!("pwrite at {offset}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::examples::sync_point;
+    use super::super::place::BenchTarget;
+    use super::super::set::examples::task;
+    use super::*;
+    use rustix::fs::fcntl_getfl;
+
+    #[test]
+    fn the_kernel_made_timestamps_durable_alone() {
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
+        let ground = place.prepare().unwrap();
+        let members = with_flushes(&task(&place, sync_point(), Route::Kernel), &ground).unwrap();
+        let flags = fcntl_getfl(&members.files()[0]).unwrap().bits();
+        assert_eq!(flags & libc::O_SYNC as u32, libc::O_DSYNC as u32);
+    }
 }
