@@ -12,7 +12,9 @@ use crate::sys::count_extents;
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::{Buffer, Growth, OpenOptions};
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open, syncfs, unlink};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstatvfs, open, syncfs, unlink,
+};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -58,6 +60,7 @@ impl BenchTarget {
             bail!("{} is not a directory", path.display());
         }
         let disk = Disk::find(metadata.dev());
+        remove_stale(path);
         let place =
             Self { path: path.to_owned(), kind: Kind::Directory(directory), fs: None, disk };
         let fs = FileSystem::of(&place.scratch()?);
@@ -155,17 +158,18 @@ impl BenchTarget {
 
     /// A directory for one run of a path whose files have names.
     pub fn make_dir(&self) -> Result<ScratchDir> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         loop {
-            let nth = NEXT.fetch_add(1, Relaxed);
-            let path = self.path.join(format!(".dioxide-bench-{}-{nth}", std::process::id()));
+            let path = self.path.join(next_name());
             match std::fs::create_dir(&path) {
                 // A killed bench of this process id left it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     return Err(error).with_context(|| format!("make {}", path.display()));
                 }
-                Ok(()) => return Ok(ScratchDir(path)),
+                Ok(()) => {
+                    let lock = lock_of(&path);
+                    return Ok(ScratchDir { path, _lock: lock });
+                }
             }
         }
     }
@@ -226,11 +230,14 @@ impl Name {
         flags: OFlags,
         mode: Mode,
     ) -> rustix::io::Result<(rustix::fd::OwnedFd, Self)> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Relaxed);
-        let path = directory.join(format!(".dioxide-bench-{}-{number}", std::process::id()));
-        let file = open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
-        Ok((file, Self { path, is_ours: true }))
+        loop {
+            let path = directory.join(next_name());
+            match open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+                // A killed bench of this process id left it.
+                Err(Errno::EXIST) => {}
+                outcome => return Ok((outcome?, Self { path, is_ours: true })),
+            }
+        }
     }
 }
 
@@ -278,18 +285,53 @@ const HEADER_BYTES: usize = 4096;
 const NOTHING_MAX_BYTES: u64 = 1 << 60;
 
 /// A directory that is removed with its files.
-pub struct ScratchDir(PathBuf);
+pub struct ScratchDir {
+    path: PathBuf,
+    /// Until the directory is gone: other containers do not see this process. None where
+    /// directories have no locks.
+    _lock: Option<File>,
+}
 
 impl ScratchDir {
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            say(&format!("{} is left: {error}", self.0.display()));
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            say(&format!("{} is left: {error}", self.path.display()));
+        }
+    }
+}
+
+/// Prefix of the names of a bench. The process ID and a number follow.
+const NAME: &str = ".dioxide-bench-";
+
+fn next_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{NAME}{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed))
+}
+
+/// The lock of a scratch directory. None if another process has it.
+fn lock_of(directory: &Path) -> Option<File> {
+    let file = File::open(directory).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(file)
+}
+
+/// Removes the scratch directories of killed processes.
+fn remove_stale(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|it| it.is_dir())) {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(NAME)?.split('-').next());
+        let is_dead = pid.is_some_and(|pid| {
+            pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+        });
+        if is_dead && let Some(_lock) = lock_of(&entry.path()) {
+            let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
@@ -513,19 +555,61 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
+    /// The number of the last name.
+    fn number_of(path: &Path) -> u32 {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.rsplit_once('-').unwrap().1.parse().unwrap()
+    }
+
+    /// The name after this number, and those that tests beside this one may take.
+    fn later_names(number: u32) -> impl Iterator<Item = String> {
+        (number + 1..number + 10).map(|left| format!("{NAME}{}-{left}", std::process::id()))
+    }
+
     /// No later bench with its process id had a directory, as in a container.
     #[test]
     fn a_directory_of_a_killed_bench_was_in_the_way() {
         let directory = tempfile::tempdir().unwrap();
         let place = BenchTarget::directory(directory.path()).unwrap();
         let made = place.make_dir().unwrap();
-        let prefix = format!(".dioxide-bench-{}-", std::process::id());
-        let number = made.0.file_name().unwrap().to_str().unwrap().strip_prefix(&prefix).unwrap();
-        let number: u32 = number.parse().unwrap();
-        for left in number + 1..number + 10 {
-            std::fs::create_dir(directory.path().join(format!("{prefix}{left}"))).unwrap();
+        for name in later_names(number_of(made.path())) {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
         }
         place.make_dir().unwrap();
+    }
+
+    #[test]
+    fn a_name_of_a_killed_bench_was_in_the_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let make = || Name::make(directory.path(), OFlags::RDWR, Mode::RUSR | Mode::WUSR);
+        let (_, first) = make().unwrap();
+        for name in later_names(number_of(&first.path)) {
+            std::fs::write(directory.path().join(name), []).unwrap();
+        }
+        make().unwrap();
+    }
+
+    #[test]
+    fn a_killed_bench_left_its_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = BenchTarget::directory(directory.path()).unwrap();
+        let own = place.make_dir().unwrap();
+        // No process has a number this high.
+        let left = |name: &str| {
+            let left = directory.path().join(format!("{NAME}{name}"));
+            std::fs::create_dir_all(left.join("0")).unwrap();
+            left
+        };
+        let (stale, locked, other) =
+            (left("4294967295-0"), left("4294967295-1"), left("mine-4294967295"));
+        std::fs::write(stale.join("0/segment"), "records").unwrap();
+        let lock = lock_of(&locked).unwrap();
+        BenchTarget::directory(directory.path()).unwrap();
+        assert!(!stale.exists());
+        assert!(own.path().exists() && locked.exists() && other.exists());
+        drop(lock);
+        BenchTarget::directory(directory.path()).unwrap();
+        assert!(!locked.exists());
     }
 
     #[test]
