@@ -40,7 +40,8 @@ pub struct BenchTarget {
 enum Kind {
     /// Kept open, so that it stays the same one.
     Directory(File),
-    Device,
+    /// The one that was checked. Not kept open, because its last close flushes it.
+    Device(device::Identity),
     Nothing,
     Stripe(Stripe),
 }
@@ -69,8 +70,9 @@ impl BenchTarget {
 
     /// An unused device without a recognisable content.
     pub fn device(path: &Path) -> Result<Self> {
-        let number = device::check_free(path)?;
-        Ok(Self { path: path.to_owned(), kind: Kind::Device, fs: None, disk: Disk::find(number) })
+        let identity = device::check_free(path)?;
+        let disk = Disk::find(identity.number);
+        Ok(Self { path: path.to_owned(), kind: Kind::Device(identity), fs: None, disk })
     }
 
     /// A member in each directory, which may repeat; or unused devices.
@@ -93,7 +95,7 @@ impl BenchTarget {
     /// Whether it writes to devices.
     pub fn is_device(&self) -> bool {
         match &self.kind {
-            Kind::Device => true,
+            Kind::Device(_) => true,
             Kind::Stripe(stripe) => stripe.members.iter().any(Self::is_device),
             Kind::Directory(_) | Kind::Nothing => false,
         }
@@ -115,7 +117,7 @@ impl BenchTarget {
     /// Available bytes: free space, or the size of the device.
     pub fn room_bytes(&self) -> Result<u64> {
         match &self.kind {
-            Kind::Device => device::size_bytes(&self.path),
+            Kind::Device(_) => device::size_bytes(&self.path),
             Kind::Stripe(stripe) => stripe.room_bytes(),
             Kind::Nothing => Ok(NOTHING_MAX_BYTES),
             Kind::Directory(directory) => {
@@ -129,8 +131,15 @@ impl BenchTarget {
     /// not disturb this one.
     pub fn prepare(&self) -> Result<RunFile> {
         match &self.kind {
-            Kind::Device => {
-                Ok(RunFile { path: self.path.clone(), flags: OFlags::EXCL, below: Below::Device })
+            Kind::Device(checked) => {
+                let device = File::open(&self.path).with_context(|| self.name())?;
+                ensure!(
+                    device::Identity::of(&device)? == *checked,
+                    "{} is another device than the one that was checked; nothing was written to it",
+                    self.name()
+                );
+                let path = path_of(&device);
+                Ok(RunFile { path, flags: OFlags::EXCL, below: Below::Device { _open: device } })
             }
             Kind::Nothing => Ok(RunFile {
                 path: self.path.clone(),
@@ -213,12 +222,16 @@ impl BenchTarget {
                     .with_context(|| format!("create a scratch file in {}", self.name()))?;
                 Ok((RunFile::of_scratch(file.into()), name))
             }
-            _ => Ok((self.prepare()?, Name { path: self.path.clone(), is_ours: false })),
+            _ => {
+                let ground = self.prepare()?;
+                let path = ground.path.clone();
+                Ok((ground, Name { path, is_ours: false }))
+            }
         }
     }
 }
 
-/// The temporary name of a scratch file; or that of a device, which persists.
+/// The temporary name of a scratch file; or a path of a device, which persists.
 struct Name {
     path: PathBuf,
     is_ours: bool,
@@ -347,7 +360,10 @@ pub struct RunFile {
 enum Below {
     /// Keeps the file alive.
     Scratch(File),
-    Device,
+    /// Keeps the device the same one.
+    Device {
+        _open: File,
+    },
     Nothing,
     Stripe {
         members: Vec<RunFile>,
@@ -363,7 +379,7 @@ impl Drop for RunFile {
     fn drop(&mut self) {
         match &self.below {
             Below::Scratch(scratch) => drop(scratch.set_len(0)),
-            Below::Device | Below::Nothing => {}
+            Below::Device { .. } | Below::Nothing => {}
             Below::Stripe { .. } => {
                 if let Err(error) = self.clear_headers() {
                     say(&format!("the header of a striped volume is left: {error:#}"));
@@ -375,8 +391,7 @@ impl Drop for RunFile {
 
 impl RunFile {
     fn of_scratch(scratch: File) -> Self {
-        let path = format!("/proc/self/fd/{}", scratch.as_raw_fd()).into();
-        Self { path, flags: OFlags::empty(), below: Below::Scratch(scratch) }
+        Self { path: path_of(&scratch), flags: OFlags::empty(), below: Below::Scratch(scratch) }
     }
 
     /// Opens it with dioxide.
@@ -387,7 +402,7 @@ impl RunFile {
                 let paths: Vec<&Path> = members.iter().map(|member| &*member.path).collect();
                 options.open_striped(&paths, *chunk_bytes)
             }
-            Below::Scratch(_) | Below::Device => options.open(&self.path),
+            Below::Scratch(_) | Below::Device { .. } => options.open(&self.path),
         }
     }
 
@@ -406,7 +421,7 @@ impl RunFile {
     /// Writes zeros over the headers of devices. Files vanish anyway.
     fn clear_headers(&self) -> Result<()> {
         let Below::Stripe { members, .. } = &self.below else { return Ok(()) };
-        for member in members.iter().filter(|member| matches!(member.below, Below::Device)) {
+        for member in members.iter().filter(|member| matches!(member.below, Below::Device { .. })) {
             let device = member.open(O_DSYNC)?;
             device
                 .write_all_at(&Buffer::zeroed(HEADER_BYTES), 0)
@@ -515,6 +530,11 @@ impl RunFile {
     }
 }
 
+/// A path of an open file or device.
+fn path_of(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
 /// The content before a run, of a file of this many bytes: its first part, which repeats.
 pub fn old_bytes(bytes: u64) -> Buffer {
     let mut old = Buffer::zeroed(bytes.min(FILL_BYTES as u64) as usize);
@@ -553,6 +573,25 @@ mod tests {
         let _scratch = place.prepare().unwrap();
         let _unlinked = place.unlinked(flags, Mode::RUSR | Mode::WUSR).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    /// A path of a device, such as a link, was that of another one in a later round.
+    #[test]
+    fn another_device_was_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("device");
+        let link_to = |device| std::os::unix::fs::symlink(device, &path).unwrap();
+        link_to("/dev/null");
+        let checked = device::Identity::of(&File::open(&path).unwrap()).unwrap();
+        let kind = Kind::Device(checked);
+        let place = BenchTarget { path: path.clone(), kind, fs: None, disk: None };
+        let ground = place.prepare().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        link_to("/dev/zero");
+        let refusal = place.prepare().err().unwrap().to_string();
+        assert!(refusal.contains("is another device than the one that was checked"), "{refusal}");
+        let file = ground.open_as(OFlags::RDWR).unwrap();
+        assert_eq!(device::Identity::of(&file).unwrap(), checked, "the run keeps its device");
     }
 
     /// The number of the last name.

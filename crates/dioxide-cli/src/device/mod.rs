@@ -5,15 +5,35 @@ pub mod signature;
 
 use crate::meter::mount::mounts;
 use anyhow::{Context, Result, bail, ensure};
-use rustix::fs::{FileType, Mode, OFlags, major, minor, open, stat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor, open, stat};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// The device number of `path`, if it is a block device that may be overwritten; otherwise the
-/// reason.
-pub fn check_free(path: &Path) -> Result<u64> {
+/// A device until it is detached. Its path and its number may be those of another one afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub number: u64,
+    /// Of the disk, counted since boot. None before Linux 5.15.
+    sequence: Option<u64>,
+}
+
+impl Identity {
+    /// Of an open device, which stays the same one.
+    pub fn of(device: &File) -> Result<Self> {
+        let number = fstat(device).context("fstat")?.st_rdev;
+        let sequence =
+            |dir: PathBuf| fs::read_to_string(dir.join("diskseq")).ok()?.trim().parse().ok();
+        // A partition has that of its disk.
+        let sysfs = sysfs(number);
+        let sequence = sequence(sysfs.clone()).or_else(|| sequence(sysfs.join("..")));
+        Ok(Self { number, sequence })
+    }
+}
+
+/// The device at `path`, if it is a block device that may be overwritten; otherwise the reason.
+pub fn check_free(path: &Path) -> Result<Identity> {
     let name = path.display();
     let status = stat(path).with_context(|| name.to_string())?;
     ensure!(
@@ -25,6 +45,8 @@ pub fn check_free(path: &Path) -> Result<u64> {
         bail!("{name} is in use: {user}; nothing was touched");
     }
     let mut device = open_alone(path)?;
+    let identity = Identity::of(&device)?;
+    ensure!(identity.number == number, "{name} is another device now; nothing was touched");
     let size = device.seek(SeekFrom::End(0)).with_context(|| name.to_string())?;
     let content = signature::find(&device, size).with_context(|| format!("read {name}"))?;
     if let Some(content) = content {
@@ -33,7 +55,7 @@ pub fn check_free(path: &Path) -> Result<u64> {
              (`wipefs`; a member of dioxide's, by zeros over its first 4096 bytes)"
         );
     }
-    Ok(number)
+    Ok(identity)
 }
 
 /// Its size.
