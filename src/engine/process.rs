@@ -13,7 +13,7 @@ use crate::os_error;
 use crate::rules::flush::{Domain, Election, Reach, SHARERS_MIN, Turn};
 use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock, enlist};
 use crate::sys;
 use crate::sys::journal::Order;
 use crate::sys::probe::Through;
@@ -370,7 +370,7 @@ impl FileSystem {
         let domain = self.domain.lock();
         let settled = self.wedged().is_some() || !domain.ledger().any_out_up_to(ended);
         if !settled {
-            self.sleepers.lock().push(waker.clone());
+            enlist(&mut self.sleepers.lock(), waker);
         }
         settled
     }
@@ -604,6 +604,8 @@ impl Mounts {
 mod tests {
     use super::*;
     use crate::error::{ErrorKind, Operation};
+    #[cfg(not(loom))]
+    use std::sync::atomic::Ordering::SeqCst;
 
     /// No device has this number.
     const DEV: u64 = 0xFFFF_FFF0;
@@ -613,19 +615,36 @@ mod tests {
         Arc::new(Error::new(Operation::Flush, &path, None, ErrorKind::Os(libc::EIO)))
     }
 
+    /// Counts its wakes.
+    #[cfg(not(loom))]
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    #[cfg(not(loom))]
+    impl std::task::Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// The defect: while a flush hung, each ring of a queue's bell added the waker again.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_queue_that_rang_often_piled_up_wakers_of_a_flush() {
+        let fs = FileSystem::default();
+        let hangs = fs.begin_flush();
+        let bell = Arc::<Counting>::default();
+        let waker = bell.clone().into();
+        (0..100).for_each(|_| assert!(!fs.is_settled(hangs, &waker)));
+        fs.end_flush(hangs, None, false);
+        assert_eq!(bell.0.load(SeqCst), 1);
+    }
+
     /// The defect: a failure that ended no flush, as of a write to a device that is gone, woke only
     /// flushes without a turn.
     #[cfg(not(loom))]
     #[test]
     fn a_wedge_left_flushes_waiting_for_one_that_hung() {
-        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-        #[derive(Default)]
-        struct Counting(AtomicUsize);
-        impl std::task::Wake for Counting {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, SeqCst);
-            }
-        }
         let fs = Arc::new(FileSystem::default());
         let hangs = fs.begin_flush();
         let woken = Arc::<Counting>::default();

@@ -8,7 +8,7 @@
 //! sees the other.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use crate::sync::{CachePadded, Condvar, Mutex, OnceLock, thread_number};
+use crate::sync::{CachePadded, Condvar, Mutex, OnceLock, enlist, thread_number};
 use std::array;
 use std::task::Waker;
 
@@ -100,12 +100,12 @@ impl DrainGate {
     }
 
     /// Calls `waker` once, when the gate opens. Returns false, without a call, if the gate is open.
-    pub(crate) fn wake_when_open(&self, waker: Waker) -> bool {
+    pub(crate) fn wake_when_open(&self, waker: &Waker) -> bool {
         // The lock keeps the gate from opening in between.
         let mut waiting = self.lock.lock();
         let is_shut = self.shut.load(SeqCst);
         if is_shut {
-            waiting.push(waker);
+            enlist(&mut waiting, waker);
         }
         is_shut
     }
@@ -288,10 +288,10 @@ mod tests {
     fn an_operation_that_must_not_wait_is_refused_and_woken() {
         let gate = DrainGate::default();
         let bell = Arc::<Bell>::default();
-        assert!(!gate.wake_when_open(bell.clone().into()), "open");
+        assert!(!gate.wake_when_open(&bell.clone().into()), "open");
         let alone = gate.shut();
         assert!(gate.try_enter().is_none());
-        assert!(gate.wake_when_open(bell.clone().into()));
+        assert!(gate.wake_when_open(&bell.clone().into()));
         assert_eq!(bell.0.load(SeqCst), 0);
         drop(alone);
         assert_eq!(bell.0.load(SeqCst), 1);
@@ -301,6 +301,18 @@ mod tests {
         assert_eq!(gate.in_flight(), 0);
         drop(gate.shut());
         assert_eq!(bell.0.load(SeqCst), 1, "once");
+    }
+
+    /// The defect: while the gate stayed shut, each ring of a queue's bell added the waker again.
+    #[test]
+    fn a_queue_that_rang_often_piled_up_wakers_at_the_gate() {
+        let gate = DrainGate::default();
+        let bell = Arc::<Bell>::default();
+        let waker = bell.clone().into();
+        let alone = gate.shut();
+        (0..100).for_each(|_| assert!(gate.wake_when_open(&waker)));
+        drop(alone);
+        assert_eq!(bell.0.load(SeqCst), 1);
     }
 
     #[test]
@@ -381,7 +393,7 @@ mod loom_models {
         fn enter_when_woken(&self) {
             while !self.try_enter() {
                 let bell = Arc::<Bell>::default();
-                if self.gate.wake_when_open(bell.clone().into()) {
+                if self.gate.wake_when_open(&bell.clone().into()) {
                     bell.wait();
                 }
             }

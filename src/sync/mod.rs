@@ -27,6 +27,15 @@ pub(crate) use std::{sync::OnceLock, thread_local};
 pub use system::*;
 
 use std::ops::Deref;
+use std::task::Waker;
+
+/// Adds a waker to those that an event wakes, unless it is among them. A queue asks again each time
+/// its bell rings.
+pub(crate) fn enlist(wakers: &mut Vec<Waker>, waker: &Waker) {
+    if !wakers.iter().any(|known| known.will_wake(waker)) {
+        wakers.push(waker.clone());
+    }
+}
 
 /// Padded against false sharing. 128 bytes are two lines, since processors prefetch them in pairs.
 #[derive(Debug, Default)]

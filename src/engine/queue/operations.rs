@@ -307,7 +307,7 @@ impl Driver {
             if operation.stay.is_some() {
                 return true;
             }
-            file.shuts_out = gate.wake_when_open(self.wakeup.waker().clone());
+            file.shuts_out = gate.wake_when_open(self.wakeup.waker());
         }
         false
     }
