@@ -247,6 +247,12 @@ impl Disk {
         self.device.stall(time);
     }
 
+    /// Lets no more thread start to grow a file.
+    #[cfg(test)]
+    pub(crate) fn refuse_threads(&self) {
+        self.device.refuse_threads();
+    }
+
     /// Returns the number of calls that changed something, or failed to.
     pub fn calls(&self) -> u64 {
         self.device.calls()

@@ -175,6 +175,12 @@ impl Device {
         state.dies_after = Some(state.calls + calls);
     }
 
+    /// Lets no more thread start.
+    #[cfg(test)]
+    pub fn refuse_threads(&self) {
+        self.state().refuses_threads = true;
+    }
+
     /// Lets no call end for this simulated time.
     pub fn stall(&self, time: Duration) {
         let until = now() + time;
@@ -566,6 +572,9 @@ impl Backend for Sim {
     }
 
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>> {
+        if self.device.state().refuses_threads {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
         if world::current().is_some() {
             return sync::spawn("dioxide-grow", job).map(Some);
         }

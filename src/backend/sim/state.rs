@@ -85,6 +85,8 @@ pub(super) struct State {
     pub calls: u64,
     pub dies_after: Option<u64>,
     pub planned: Vec<(Call, u64, i32)>,
+    /// No thread starts.
+    pub refuses_threads: bool,
     pub faults: Faults,
 }
 

@@ -6,9 +6,10 @@
 //! `Token`. Requests and calls from the core run here when the thread reaches them. A request
 //! becomes a transfer through the ring. Without a ring, the backend performs it at once.
 //!
-//! Nothing here waits but [`Driver::sleep`], and a flush that writes back or joins the journal. A
-//! thread that is about to wait elsewhere in the library first [settles](settle_own) its queues.
-//! Otherwise the thread that it waits for may wait for them.
+//! Nothing here waits but [`Driver::sleep`], a flush that writes back or joins the journal, and
+//! growth for which there is no thread. A thread that is about to wait elsewhere in the library
+//! first [settles](settle_own) its queues. Otherwise the thread that it waits for may wait for
+//! them.
 //!
 //! # The life of 64 appends
 //!
@@ -344,7 +345,7 @@ impl Driver {
         if self.transfers.any_pushed() || !self.transfers.is_empty() {
             self.transfers.enter(0);
         }
-        self.work()
+        self.handle_all()
     }
 
     /// Whether anything begun has not finished. A wedge answers operations whose flush is still in
@@ -353,8 +354,19 @@ impl Driver {
         self.operations.begun() > 0 || !self.transfers.is_empty() || self.tasks.any_settling()
     }
 
-    /// Does all work that needs no waiting. False if there was none.
+    /// Does all work that needs no waiting, and grows files that have no grower thread. False if
+    /// there was nothing to do.
     fn work(&mut self) -> bool {
+        let mut worked = self.handle_all();
+        while own::grow(self) {
+            self.handle_all();
+            worked = true;
+        }
+        worked
+    }
+
+    /// Handles everything that needs no waiting. False if there was nothing.
+    fn handle_all(&mut self) -> bool {
         let mut worked = false;
         self.tasks.release_calls();
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
@@ -367,8 +379,6 @@ impl Driver {
                 self.perform(file, task);
             } else if let Some(flushes) = self.tasks.take_to_share() {
                 self.share(flushes);
-            } else if let Some(file) = self.tasks.next_to_grow() {
-                self.grow(file);
             } else {
                 return worked;
             }
@@ -402,17 +412,6 @@ impl Driver {
             Some(Task::Request(request)) => self.begin_request(file, request),
             Some(Task::Flush(turn, request)) => self.begin_in_turn(file, turn, request),
             Some(Task::Lead(call)) => self.change(file, |core, out| core.on_called(call, out)),
-        }
-    }
-
-    /// Grows a file without a grower thread. Growth syncs, and would wait for flushes of this
-    /// queue.
-    fn grow(&mut self, file: usize) {
-        if self.transfers.any_flushes() {
-            self.tasks.grow(file);
-            self.sleep(1);
-        } else {
-            self.files[file].engine.clone().grow();
         }
     }
 }

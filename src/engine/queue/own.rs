@@ -2,10 +2,12 @@
 //! others.
 
 use super::Driver;
+use crate::engine::Engine;
 use crate::sync::{is_simulated, nap, thread_local};
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a thread sleeps between turns of two queues that both wait: short against the latency
@@ -15,6 +17,11 @@ pub(super) const NAP: Duration = Duration::from_micros(50);
 // Never dropped: the queues keep their state while a thread ends, and in exit handlers.
 thread_local!(
     static OWN: ManuallyDrop<RefCell<Vec<Weak<RefCell<Driver>>>>> = ManuallyDrop::default()
+);
+
+// The files that this thread grows, since their growers found no thread.
+thread_local!(
+    static TO_GROW: ManuallyDrop<RefCell<Vec<Arc<Engine>>>> = ManuallyDrop::default()
 );
 
 /// Waits until everything that the queues of this thread have begun has finished. The thread is
@@ -43,6 +50,28 @@ pub(super) fn turn_others(driver: &mut Driver) -> bool {
         nap(NAP);
     }
     busy.get() || worked.get()
+}
+
+/// Lets this thread grow a file at the end of the [work](Driver::work) of any of its queues.
+pub(super) fn grow_later(engine: Arc<Engine>) {
+    TO_GROW.with(|files| files.borrow_mut().push(engine));
+}
+
+/// Grows the files without a grower thread. False if there is none, or if a flush of this thread's
+/// queues is in flight. Growth syncs, and would wait for that flush, whose end only this thread can
+/// handle. No queue of the thread but `driver` is at work.
+pub(super) fn grow(driver: &Driver) -> bool {
+    if TO_GROW.with(|files| files.borrow().is_empty()) {
+        return false;
+    }
+    let flushes = Cell::new(driver.transfers.any_flushes());
+    each_own(|other| flushes.set(flushes.get() || other.transfers.any_flushes()));
+    if flushes.get() {
+        return false;
+    }
+    let files = TO_GROW.with(|files| files.take());
+    files.into_iter().for_each(|engine| engine.grow());
+    true
 }
 
 fn each_own(act: impl Fn(&mut Driver)) {

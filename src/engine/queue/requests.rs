@@ -1,8 +1,8 @@
 //! Performs the requests of the cores, and reports their results.
 
-use super::Driver;
 use super::files::Attached;
 use super::transfers::{Purpose, Running};
+use super::{Driver, own};
 use crate::backend::ring::Io;
 use crate::buffer::{Buffer, Segment};
 use crate::engine::core::{Core, Edge, Outbox, Request, Work};
@@ -48,7 +48,7 @@ impl Driver {
         }
         engine.sleepers.wake(others);
         if out.start_grower && !engine.start_grower() {
-            self.tasks.grow(file);
+            own::grow_later(engine);
         }
     }
 

@@ -17,8 +17,6 @@ pub(super) struct Tasks {
     settling: Vec<(usize, Request<Token>, Ended)>,
     /// Flushes that may be shared, and have not asked for their turn.
     to_share: Vec<(usize, Request<Token>)>,
-    /// Files whose grower found no thread.
-    to_grow: Vec<usize>,
 }
 
 impl Tasks {
@@ -71,14 +69,5 @@ impl Tasks {
 
     pub fn take_to_share(&mut self) -> Option<Vec<(usize, Request<Token>)>> {
         Some(std::mem::take(&mut self.to_share)).filter(|flushes| !flushes.is_empty())
-    }
-
-    /// Lets this queue grow the file.
-    pub fn grow(&mut self, file: usize) {
-        self.to_grow.push(file);
-    }
-
-    pub fn next_to_grow(&mut self) -> Option<usize> {
-        self.to_grow.pop()
     }
 }

@@ -1,9 +1,9 @@
 //! Queues beside threads that close, truncate and fail their files, in simulated time.
 
-use crate::api::sim::{self, Call, Disk};
+use crate::api::sim::{self, Call, Disk, Settings};
 use crate::engine::handle::FileHandle;
 use crate::error::Operation;
-use crate::{Buffer, Growth, OpenOptions, Queue};
+use crate::{Buffer, File, Growth, OpenOptions, Queue};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -135,6 +135,72 @@ fn appends_overtook_those_that_were_shut_out() {
             cutter.join().unwrap();
         });
     }
+}
+
+/// A disk on which no thread starts and growth syncs, with a file that does not grow, and one that
+/// is about to.
+fn without_threads() -> (Disk, [File; 2]) {
+    let disk = Disk::with(1, Settings { commits_fast: true, ..Settings::default() });
+    let file = disk.open(log().growth(Growth::None), "log").unwrap();
+    file.append(&blocks(1, 1)).unwrap();
+    let grows = disk.open(&log(), "grows").unwrap();
+    disk.refuse_threads();
+    // The next calls are in flight for long.
+    disk.stall(Duration::from_millis(100));
+    (disk, [file, grows])
+}
+
+/// Two queues of a thread: while one slept until it could grow a file, the other was busy. Each
+/// gave the first a turn, in which it slept again.
+#[test]
+fn a_queue_that_waited_to_grow_a_file_used_up_the_stack() {
+    sim::run(1, || {
+        let (_disk, [file, grows]) = without_threads();
+        let [queue, other] = [2, 1].map(Queue::new);
+        queue.sync_data(&file, 0).unwrap();
+        queue.submit();
+        other.read_at(&file, Buffer::zeroed(BLOCK), 0, 0).unwrap();
+        other.submit();
+        queue.append(&grows, Buffer::zeroed(BLOCK), 1).unwrap();
+        assert_eq!(reap_all(&queue), 2);
+        assert_eq!(reap_all(&other), 1);
+    });
+}
+
+/// The growth synced, and waited for the end of a flush that only its own thread could handle.
+#[test]
+fn growth_by_a_queue_waited_for_a_flush_of_another_queue_of_its_thread() {
+    sim::run(1, || {
+        let (_disk, [file, grows]) = without_threads();
+        let [queue, other] = [1, 1].map(Queue::new);
+        other.sync_data(&file, 0).unwrap();
+        other.submit();
+        queue.append(&grows, Buffer::zeroed(BLOCK), 0).unwrap();
+        assert_eq!(reap_all(&queue), 1);
+        assert_eq!(reap_all(&other), 1);
+    });
+}
+
+/// The growth is then due in the work of the other queue: the thread need not use this one again.
+#[test]
+fn growth_that_waits_for_a_flush_of_another_queue_follows_its_end() {
+    sim::run(1, || {
+        let (_disk, [file, grows]) = without_threads();
+        let beside = grows.try_clone().unwrap();
+        let [queue, other] = [1, 1].map(Queue::new);
+        other.sync_data(&file, 0).unwrap();
+        other.submit();
+        queue.append(&grows, Buffer::zeroed(BLOCK), 0).unwrap();
+        queue.submit();
+        let waits = sim::spawn(move || beside.append(&blocks(1, 1)).unwrap());
+        while other.outstanding() > 0 {
+            other.reap(0).for_each(drop);
+            sim::sleep(Duration::from_micros(50));
+        }
+        assert_eq!(grows.stats().growths, 1);
+        assert_eq!(reap_all(&queue), 1);
+        waits.join().unwrap();
+    });
 }
 
 fn blocks(first: u8, count: usize) -> Buffer {
