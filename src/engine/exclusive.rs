@@ -19,6 +19,7 @@
 //! Before it, all content is there. After it, the content is space ahead, and only the records show
 //! to which life they belong.
 
+use super::abort::AbortOnPanic;
 use super::core::Core;
 use super::token::Token;
 use super::truncate::{
@@ -81,6 +82,8 @@ impl Engine {
     fn exclusively<R>(&self, change: impl FnOnce() -> R) -> R {
         queue::settle_own();
         let _alone = self.gate.shut();
+        // Growth would stay paused.
+        let _all_or_nothing = AbortOnPanic::armed();
         self.stop_grower();
         let result = self.placement.change(change);
         self.lock().resume_growth();

@@ -20,6 +20,7 @@
 //! The marker of step 4 has `grown_from` = the size now reached. No writer writes above it until
 //! the next allocation is complete. Recovery relies on that.
 
+use super::abort::AbortOnPanic;
 use super::core::{Failure, GrowthJob};
 use super::exclusive::written_above_the_end;
 use super::io::RequestIo;
@@ -71,6 +72,7 @@ impl Engine {
         if !self.process.is_current() {
             return;
         }
+        let _all_or_nothing = AbortOnPanic::armed();
         loop {
             let room = self.room();
             let job = self.step(|core, out| {

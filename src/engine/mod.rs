@@ -448,7 +448,9 @@ impl Engine {
             core.batches()
         });
         loop {
-            match me.next(durable, batch) {
+            let news = me.next(durable, batch);
+            let _all_or_nothing = AbortOnPanic::armed();
+            match news {
                 News::Work(Task::Request(request)) => self.perform(request),
                 News::Work(Task::Flush(turn, request)) => self.perform_in_turn(turn, request),
                 News::Work(Task::Lead(call)) => self.on_called(call, durable),
@@ -462,6 +464,7 @@ impl Engine {
         self: &Arc<Self>,
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
     ) -> R {
+        let _all_or_nothing = AbortOnPanic::armed();
         let (result, out) = self.change(false, change);
         // Requests first: the device is busy before finished operations are woken.
         for request in out.requests {
@@ -491,7 +494,7 @@ impl Engine {
         let mut out = Outbox::default();
         let has_company = self.is_in_company() || others_come && self.journal.is_ok();
         let mut core = self.lock();
-        let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
+        let _all_or_nothing = AbortOnPanic::armed();
         core.set_company(has_company);
         let result = change(&mut core, &mut out);
         self.publish_len(&core);

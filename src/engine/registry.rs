@@ -2,6 +2,7 @@
 //! many handles.
 
 use super::Engine;
+use super::abort::AbortOnPanic;
 use crate::error::Result;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
@@ -130,6 +131,8 @@ impl Registry {
                 return Ok(engine);
             }
         }
+        // The file would stay busy.
+        let _all_or_nothing = AbortOnPanic::armed();
         let made = opening.engine().map(Arc::new);
         self.replace(
             key,
@@ -161,6 +164,7 @@ impl Registry {
         let engine = engine.clone();
         files.insert(key, Entry::Closing(engine.clone()));
         drop(files);
+        let _all_or_nothing = AbortOnPanic::armed();
         let result = engine.finish();
         // Before the next open: a device refuses it while this descriptor is open.
         drop(self.files.lock().insert(key, Entry::Busy));

@@ -1200,6 +1200,8 @@ fn settle(file: &SimFile) -> Result<u64> {
 
 mod beside;
 mod in_place;
+#[cfg(not(loom))]
+mod loggers;
 mod orders;
 mod packing;
 mod parts;

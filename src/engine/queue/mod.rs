@@ -296,6 +296,7 @@ impl Driver {
         if !self.process.is_current() {
             return self.disown();
         }
+        let _all_or_nothing = AbortOnPanic::armed();
         self.let_go_of_closed();
         let queued = self.operations.take_queued();
         self.begin(&queued);
@@ -369,7 +370,7 @@ impl Driver {
     fn handle_all(&mut self) -> bool {
         let mut worked = false;
         self.tasks.release_calls();
-        let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
+        let _all_or_nothing = AbortOnPanic::armed();
         loop {
             if self.wakeup.bell().has_rung() {
                 self.look();

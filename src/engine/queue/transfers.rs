@@ -122,7 +122,7 @@ impl Transfers {
     pub fn enter(&mut self, wanted: usize) {
         if let Some(ring) = &mut self.ring {
             // Unwinding would free buffers that the kernel still uses.
-            let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
+            let _all_or_nothing = AbortOnPanic::armed();
             ring.enter(wanted).expect("the kernel loses no completion");
             self.pushed = 0;
         }

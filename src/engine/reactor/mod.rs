@@ -292,7 +292,7 @@ impl State {
 /// The main loop of a reactor's thread.
 fn serve(reactor: Arc<Reactor>) {
     // After a panic here, its waiters would wait forever.
-    let _all_or_nothing = super::abort::AbortOnPanic { unwinding: false };
+    let _all_or_nothing = super::abort::AbortOnPanic::armed();
     IS_WORKERS.with(|is_workers| is_workers.set(true));
     let worker = Worker::new(reactor);
     while worker.turn() {}
