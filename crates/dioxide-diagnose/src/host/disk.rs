@@ -31,12 +31,15 @@ pub struct Counts {
 impl Counts {
     /// The requests completed since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
+        // The kernel keeps 32 bits of a time: 49.7 days.
+        let millis =
+            |later: u64, earlier: u64| u64::from((later as u32).wrapping_sub(earlier as u32));
         Self {
             reads: self.reads.wrapping_sub(earlier.reads),
             writes: self.writes.wrapping_sub(earlier.writes),
             flushes: self.flushes.wrapping_sub(earlier.flushes),
-            busy_ms: self.busy_ms.wrapping_sub(earlier.busy_ms),
-            in_flight_ms: self.in_flight_ms.wrapping_sub(earlier.in_flight_ms),
+            busy_ms: millis(self.busy_ms, earlier.busy_ms),
+            in_flight_ms: millis(self.in_flight_ms, earlier.in_flight_ms),
         }
     }
 
@@ -193,6 +196,16 @@ mod tests {
             later.and(earlier),
             Counts { reads: 7, writes: 14, flushes: 5, busy_ms: 14, in_flight_ms: 40 }
         );
+    }
+
+    /// After 49.7 busy days an interval of 30 ms took half a billion years.
+    #[test]
+    fn times_wrapped_at_32_bits() {
+        let at = |busy_ms, in_flight_ms| Counts { busy_ms, in_flight_ms, ..Counts::default() };
+        let (earlier, later) = (at(u32::MAX.into(), 0xffff_fff6), at(4, 20));
+        assert_eq!(later.since(earlier), at(5, 30));
+        let (earlier, later) = (earlier.and(at(7, 7)), later.and(at(8, 9)));
+        assert_eq!(later.since(earlier), at(6, 32), "the sum of two devices");
     }
 
     #[test]
