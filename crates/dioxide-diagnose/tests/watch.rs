@@ -364,6 +364,37 @@ fn instances() -> usize {
     names.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
 }
 
+/// Trace events have the IDs of the initial namespace, so those of other threads were traced.
+#[test]
+fn other_threads_were_traced_in_a_pid_namespace() {
+    const INITIAL: &str = "pid:[4026531836]";
+    if !geteuid().is_root() {
+        return;
+    }
+    if fs::read_link("/proc/self/ns/pid").unwrap() == Path::new(INITIAL) {
+        let own = std::env::current_exe().unwrap();
+        let mut inside = Command::new("unshare");
+        inside.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(own);
+        inside.args(["--exact", "other_threads_were_traced_in_a_pid_namespace"]);
+        let output = inside.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let sleep = Program::new(Command::new("sleep").arg("60"));
+    let pid = sleep.pid();
+    let watcher = Watcher::start(Whom::Program { pid }, Options::default()).unwrap();
+    assert!(has_looked(&watcher, 1));
+    let evidence = watcher.stop(program(pid));
+    assert!(evidence.direct.is_none() && evidence.locks.is_none() && evidence.punts.is_none());
+    let reason = "latency of calls: not in a PID namespace";
+    assert!(
+        evidence.unseen.iter().any(|line| line.contains(reason)),
+        "{reason} in {:?}",
+        evidence.unseen
+    );
+}
+
 #[test]
 fn nothing_is_left_in_tracefs() {
     if !geteuid().is_root() || !Path::new("/sys/kernel/tracing/instances").is_dir() {

@@ -17,6 +17,9 @@ const DRAINED_MAX: u64 = 32 << 20;
 /// The kernel accepts one page of numbers per write, each of at most seven digits and a space.
 const THREADS_AT_ONCE: usize = 400;
 
+/// The kernel gives this number to the initial PID namespace.
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
 const LOCK_BEGIN: &str = "lock/contention_begin";
 
 /// The begin and the end of system calls. While they are on, each system call of the machine costs
@@ -47,6 +50,7 @@ impl Instance {
     /// Creates one, switched off. System calls are traced if `calls` has their filter.
     pub fn new(calls: Option<&str>) -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
+        check_pid_namespace()?;
         let instances = find_tracefs()?.join("instances");
         remove_stale(&instances);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -133,6 +137,16 @@ impl Drop for Instance {
         // An open file in the directory prevents its removal; then the next process removes it.
         let _ = self.switch(false).and_then(|()| fs::remove_dir(&self.dir));
     }
+}
+
+/// Traces name threads by their IDs in the initial PID namespace. In another one, /proc has other
+/// IDs, which there belong to other threads.
+fn check_pid_namespace() -> io::Result<()> {
+    let own = fs::read_link("/proc/self/ns/pid");
+    if own.is_ok_and(|own| own == Path::new(INITIAL_PID_NAMESPACE)) {
+        return Ok(());
+    }
+    Err(io::Error::other("not in a PID namespace (for a container: --pid=host)"))
 }
 
 /// The mount point of tracefs. Does not mount it.
