@@ -11,8 +11,9 @@ use object::read::elf::{ElfFile64, ElfSegment64};
 use object::{
     Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadCache, SegmentFlags, SymbolKind,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 
 type Slice<'a> = EndianSlice<'a, NativeEndian>;
 
@@ -113,26 +114,47 @@ impl Image {
 
     /// The symbols that begin at these addresses, as linked, or that contain them.
     pub fn names(&self, addresses: &[u64]) -> BTreeMap<u64, String> {
-        let mut names: BTreeMap<u64, (bool, String)> = BTreeMap::new();
         let Ok(file) = self.file.try_clone() else { return BTreeMap::new() };
         let cache = ReadCache::new(file);
         let Ok(elf) = ElfFile64::<Native, _>::parse(&cache) else {
             return BTreeMap::new();
         };
         let symbols = elf.symbols().chain(elf.dynamic_symbols()).take(SYMBOLS_MAX);
-        for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Text) {
-            let (start, end) = (symbol.address(), symbol.address().saturating_add(symbol.size()));
-            for address in addresses {
-                let is_start = start == *address;
-                let is_better = names.get(address).is_none_or(|(known, _)| is_start && !known);
-                if (is_start || (start..end).contains(address)) && is_better {
-                    let Ok(name) = symbol.name() else { continue };
-                    names.insert(*address, (is_start, demangled(name)));
-                }
-            }
-        }
-        names.into_iter().map(|(address, (_, name))| (address, name)).collect()
+        let of_code = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text).map(|symbol| {
+            let end = symbol.address().saturating_add(symbol.size());
+            (symbol.address()..end, move || symbol.name().ok().map(demangled))
+        });
+        names(of_code, addresses)
     }
+}
+
+/// The first symbol that begins at each address, or else the first that contains it.
+fn names(
+    symbols: impl Iterator<Item = (Range<u64>, impl Fn() -> Option<String>)>,
+    addresses: &[u64],
+) -> BTreeMap<u64, String> {
+    let mut names = BTreeMap::new();
+    let mut unnamed: BTreeSet<u64> = addresses.iter().copied().collect();
+    // Those whose name, if any, is of a symbol that only contains them.
+    let mut without_start = unnamed.clone();
+    for (range, name) in symbols {
+        let is_start = without_start.contains(&range.start);
+        if !is_start && unnamed.range(range.clone()).next().is_none() {
+            continue;
+        }
+        let Some(name) = name() else { continue };
+        if is_start {
+            without_start.remove(&range.start);
+            unnamed.remove(&range.start);
+            names.insert(range.start, name.clone());
+        }
+        let inside: Vec<u64> = unnamed.range(range).copied().collect();
+        for address in inside {
+            unnamed.remove(&address);
+            names.insert(address, name.clone());
+        }
+    }
+    names
 }
 
 /// The name in the source, without parameters, template arguments and hashes.
@@ -149,12 +171,38 @@ fn demangled(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::cpu_time;
+    use std::time::Duration;
 
     #[test]
     fn names_are_those_of_the_source() {
         assert_eq!(demangled("XLogFlush"), "XLogFlush");
         assert_eq!(demangled("_ZN7rocksdb6DBImpl5FlushEi"), "rocksdb::DBImpl::Flush");
         assert_eq!(demangled("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+    }
+
+    #[test]
+    fn the_symbol_that_begins_at_an_address_names_it() {
+        let symbols = [(10..30, "outer"), (10..20, "alias"), (15..20, "inner"), (40..40, "label")];
+        let named = |addresses: &[u64]| {
+            let symbols =
+                symbols.iter().map(|(range, name)| (range.clone(), || Some((*name).into())));
+            names(symbols, addresses).into_iter().collect::<Vec<_>>()
+        };
+        let expected = [(10, "outer"), (15, "inner"), (16, "outer"), (29, "outer"), (40, "label")];
+        let addresses = [40, 29, 16, 15, 10, 9, 30, 41, 15];
+        assert_eq!(named(&addresses), expected.map(|(address, name)| (address, name.to_owned())));
+    }
+
+    /// Each symbol was tried on each address.
+    #[test]
+    fn symbols_of_a_large_program_took_minutes() {
+        let begun = cpu_time();
+        let addresses: Vec<u64> = (0..10_000).map(|nth| nth * 320 + 8).collect();
+        let symbols = (0..200_000).map(|nth| (nth * 16..nth * 16 + 16, || Some("f".to_owned())));
+        assert_eq!(names(symbols, &addresses).len(), addresses.len());
+        let took = cpu_time() - begun;
+        assert!(took < Duration::from_secs(20), "{took:?}");
     }
 
     /// The tables of one function of 16 bytes, with this number of remember and restore pairs.
