@@ -54,6 +54,11 @@ impl Change {
         self.is_loss() || self.is_gain()
     }
 
+    /// Whether both intervals are wholly on the same side of 1.
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        (self.is_loss() && other.is_loss()) || (self.is_gain() && other.is_gain())
+    }
+
     /// Whether the whole interval is below this loss.
     pub fn loses_more_than(&self, percent: f64) -> bool {
         self.is_loss() && self.high < 1.0 - percent / 100.0

@@ -141,9 +141,9 @@ pub fn judge<'a>(pairs: &[(&'a Row, &'a Row)], rules: Rules) -> Vec<Compared<'a>
 }
 
 /// The path that explains a change best, if one does. A ratio to the kernel path already takes that
-/// path into account.
+/// path into account. Where that ratio fell while the row gained, no machine explains the loss.
 fn witness<'a>(row: &Compared<'a>, rows: &[Compared<'a>]) -> Option<Witness<'a>> {
-    let own = row.iops.filter(|own| own.is_loss() || own.is_gain());
+    let own = row.iops.filter(|own| row.change().is_some_and(|change| change.agrees_with(own)));
     let own = own.filter(|_| row.verdict.is_change())?;
     let is_new = |path: &str| path != KERNEL || row.basis != Basis::RatioToKernel;
     let beside = rows.iter().filter(|other| {
@@ -384,6 +384,24 @@ mod tests {
         let witness = judged[2].witness.unwrap();
         assert_eq!(witness.path, "preallocated");
         assert!((witness.iops.ratio - 0.085).abs() < 1e-9 && judged[1].witness.is_none());
+    }
+
+    /// The kernel path doubled, preallocated and dioxide gained a fifth: the ratio fell to 3.
+    #[test]
+    fn a_faster_machine_hid_a_regression_of_the_ratio() {
+        const AROUND: [f64; 6] = [1.0, 1.04, 0.98, 1.01, 0.97, 0.99];
+        let run = |kernel: f64, preallocated: f64, dioxide: f64| {
+            let [kernel, preallocated, dioxide] =
+                [kernel, preallocated, dioxide].map(|level| AROUND.map(|around| level * around));
+            document(vec![
+                row("kernel", 64, &kernel, None),
+                row("preallocated", 64, &preallocated, Some(&kernel)),
+                row("dioxide", 64, &dioxide, Some(&kernel)),
+            ])
+        };
+        let (old, new) = (run(100.0, 400.0, 500.0), run(200.0, 480.0, 600.0));
+        assert_eq!(verdicts(&old, &new, TEN_PERCENT), [Verdict::Regression]);
+        assert_eq!(verdicts(&new, &old, TEN_PERCENT), [Verdict::Faster]);
     }
 
     #[test]

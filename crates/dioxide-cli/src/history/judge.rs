@@ -138,7 +138,9 @@ fn steps<'a>(
         let (change, iops) =
             (change(&sides, |entry| entry.value)?, change(&sides, |entry| entry.iops)?);
         let is_judged = series.is_judged(rules.by);
-        let witness = witness(series, &iops, &sides, all).filter(|_| is_judged && is_ratio(rules));
+        // Where the ratio fell while the row gained, no machine explains the loss.
+        let may_be_machine = is_judged && is_ratio(rules) && change.agrees_with(&iops);
+        let witness = witness(series, &iops, &sides, all).filter(|_| may_be_machine);
         let is_regression = rules.limit_percent.is_some_and(|limit| change.loses_more_than(limit));
         let verdict = match () {
             () if witness.is_some() || !is_judged => Verdict::Machine,
@@ -174,9 +176,6 @@ fn witness<'a>(
     sides: &[Range<usize>; 2],
     all: &[Series<'a>],
 ) -> Option<Witness<'a>> {
-    if !iops.has_direction() {
-        return None;
-    }
     let is_new = |path: &str| path != KERNEL || own.basis != Basis::RatioToKernel;
     let beside = all.iter().filter(|other| {
         let path = other.key().path.as_str();

@@ -173,6 +173,14 @@ fn the_machine_is_not_blamed_on_dioxide() {
     assert!(printed(&history).contains("the machine changed at 2026-11-13"));
 }
 
+/// The kernel path became four times as fast, preallocated and dioxide twice.
+#[test]
+fn a_faster_machine_hid_a_regression_of_the_ratio() {
+    let faster = Levels { kernel: 400.0, preallocated: 8000.0, dioxide: 10000.0 };
+    let found = found(|nth| if nth < 12 { USUAL } else { Levels { ..faster } }, 20);
+    assert_eq!(of_dioxide(&history(&found)).verdict, Verdict::Regression);
+}
+
 #[test]
 fn one_run_on_each_side_is_no_witness() {
     let slower = |nth| if nth < 12 { 1.0 } else { 0.6 };
