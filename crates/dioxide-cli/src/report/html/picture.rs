@@ -4,6 +4,7 @@ use super::bench::style;
 use super::plot::axis::{Axis, short_count};
 use super::plot::curves::{self, Curves, Point, Series};
 use super::plot::{STYLE, WIDTH};
+use crate::bench::ratio::median;
 use crate::meter::machine::Machine;
 use crate::saved::{Row, Work};
 use dioxide_diagnose::words::{rate, threads};
@@ -122,17 +123,11 @@ fn in_flight(row: &Row) -> usize {
 }
 
 fn point(row: &Row) -> Point {
-    let mut rounds = row.rounds_iops.clone();
-    rounds.sort_by(f64::total_cmp);
-    let iops = median(&rounds);
+    let rounds = &row.rounds_iops;
+    let iops = median(rounds.clone()).unwrap_or_default();
+    let extreme = |of: fn(f64, f64) -> f64| rounds.iter().copied().reduce(of).unwrap_or_default();
     let note = format!("{}, {}, iodepth {}", rate(iops), threads(row.key.numjobs), row.key.iodepth);
-    Point { x: in_flight(row) as f64, y: iops, range: (rounds[0], rounds[rounds.len() - 1]), note }
-}
-
-/// Of values in ascending order.
-fn median(values: &[f64]) -> f64 {
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
+    Point { x: in_flight(row) as f64, y: iops, range: (extreme(f64::min), extreme(f64::max)), note }
 }
 
 #[cfg(test)]
@@ -157,10 +152,5 @@ mod tests {
         assert_eq!(text.matches("ext4: append bs=4 KiB on-sync, growth unwritten").count(), 2);
         assert!(text.contains("200/s, 64 threads, iodepth 1"), "{text}");
         assert_eq!(text.matches("Linux 6.18.0, nvme0n1").count(), 1);
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!((median(&[1.0, 2.0, 7.0]), median(&[1.0, 2.0])), (2.0, 1.5));
     }
 }
