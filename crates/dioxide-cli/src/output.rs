@@ -11,11 +11,10 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::fs;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process;
 use textwrap::WordSplitter;
 use textwrap::core::display_width;
 
@@ -209,15 +208,22 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     }
     // A link stays.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    replace_by_rename(path, text, old.map(|old| old.permissions()))
+}
+
+fn replace_by_rename(path: &Path, text: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.tmp", process::id()));
+    name.push(format!(".{:016x}.tmp", fastrand::u64(..)));
     let temporary = path.with_file_name(name);
-    let written = fs::write(&temporary, text)
-        .and_then(|()| old.map_or(Ok(()), |old| fs::set_permissions(&temporary, old.permissions())))
+    // Never a file or a link of another user, who may write to the directory.
+    let mut file = File::create_new(&temporary)?;
+    let written = permissions
+        .map_or(Ok(()), |permissions| file.set_permissions(permissions))
+        .and_then(|()| file.write_all(text))
         .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        // It may not be there. The first error counts.
+        // The first error counts.
         let _ = fs::remove_file(&temporary);
     }
     written
@@ -265,6 +271,28 @@ mod tests {
         assert_eq!(page(false), "plain\nslower\n\nby far\n");
         let red = |line| format!("\u{1b}[31m{line}\u{1b}[0m\n");
         assert_eq!(page(true), format!("plain\n{}\n{}", red("slower"), red("by far")));
+    }
+
+    /// Links that another user had put where root would write its temporary file.
+    #[test]
+    fn a_prepared_link_lost_its_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let (result, victim) = (dir.path().join("out.json"), dir.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        let prepare = |suffix: String| {
+            let link = dir.path().join(format!(".out.json.{suffix}.tmp"));
+            std::os::unix::fs::symlink(&victim, link).unwrap();
+        };
+        prepare(std::process::id().to_string());
+        replace(&result, b"{}").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fastrand::seed(1);
+        prepare(format!("{:016x}", fastrand::u64(..)));
+        fastrand::seed(1);
+        let error = replace(&result, b"[]").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        let [victim, result] = [victim, result].map(|file| fs::read_to_string(file).unwrap());
+        assert_eq!((&*victim, &*result), ("precious", "{}"));
     }
 
     #[test]
