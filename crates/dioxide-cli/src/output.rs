@@ -6,14 +6,15 @@ use crate::terminal::Terminal;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::text::shown;
-use rustix::fs::Access;
+use rustix::fs::{Access, OFlags};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use textwrap::WordSplitter;
 use textwrap::core::display_width;
@@ -199,8 +200,9 @@ fn write(text: &Text<'_>) -> Result<()> {
     replace(path, text.text.as_bytes()).with_context(|| format!("write {}", path.display()))
 }
 
-/// Writes a file as a whole: an error leaves the old one. A pipe or device is written as it is.
-/// `dioxide::replace` would need direct I/O, which not every place of a result has.
+/// Writes a file as a whole: an error leaves the old one. A pipe or device is written as it is, and
+/// so is a file that cannot be replaced, though it can be written. `dioxide::replace` would need
+/// direct I/O, which not every place of a result has.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let old = fs::metadata(path).ok();
     if old.as_ref().is_some_and(|old| !old.is_file()) {
@@ -208,7 +210,11 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     }
     // A link stays.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    replace_by_rename(path, text, old.map(|old| old.permissions()))
+    let permissions = old.map(|old| old.permissions());
+    match replace_by_rename(path, text, permissions.clone()) {
+        Err(error) if permissions.is_some() && forbids_replacement(&error) => overwrite(path, text),
+        result => result,
+    }
 }
 
 fn replace_by_rename(path: &Path, text: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
@@ -229,9 +235,26 @@ fn replace_by_rename(path: &Path, text: &[u8], permissions: Option<Permissions>)
     written
 }
 
+/// Whether the directory prevents a replacement: it is read-only or sticky, or the file is a mount
+/// point, as in a container.
+fn forbids_replacement(error: &io::Error) -> bool {
+    let forbids = [Errno::ACCESS, Errno::BUSY, Errno::PERM, Errno::ROFS, Errno::XDEV];
+    Errno::from_io_error(error).is_some_and(|errno| forbids.contains(&errno))
+}
+
+/// Writes an old file in place. An error loses its content.
+fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
+    // The path has no links, unless another user has just put one there.
+    let flags = OFlags::NOFOLLOW.bits() as i32;
+    File::options().write(true).truncate(true).custom_flags(flags).open(path)?.write_all(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::Uid;
+    use std::os::unix::fs::PermissionsExt;
+    use std::thread;
 
     fn refusal(files: &[(&'static str, &str)]) -> String {
         let wanted: Vec<_> =
@@ -293,6 +316,31 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         let [victim, result] = [victim, result].map(|file| fs::read_to_string(file).unwrap());
         assert_eq!((&*victim, &*result), ("precious", "{}"));
+    }
+
+    /// `check` accepts the file, and the error came after the whole run.
+    #[test]
+    fn a_result_in_a_read_only_directory_was_lost() {
+        const NOBODY: u32 = 65534;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("out.json");
+        fs::write(&file, "the old result").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o555)).unwrap();
+        // Root may write to each directory.
+        let replace_without_rights = || {
+            if rustix::process::geteuid().is_root() {
+                let user = Uid::from_raw(NOBODY);
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            }
+            check(&[Wanted { option: "--json", path: &file }], &[]).unwrap();
+            replace(&file, b"{}").unwrap();
+            replace(&dir.path().join("new"), b"{}").unwrap_err()
+        };
+        let replaced = thread::scope(|scope| scope.spawn(replace_without_rights).join());
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(replaced.unwrap().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
     }
 
     #[test]
