@@ -9,7 +9,10 @@ use dioxide_diagnose::finding::{Finding, Wall};
 use dioxide_diagnose::judge::judge;
 use dioxide_testkit::files::install_program;
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trial, lab_trials_where};
+use dioxide_testkit::trials::{
+    Trial, TrialResult, disk_trial, lab_trial, lab_trials_where, volume_trial,
+};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -165,6 +168,17 @@ fn everything_is_diagnosed(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// It panicked, because the kernel path was left out. dioxide merges parts of blocks.
+fn small_durable_overwrites_without_a_curve() -> TrialResult {
+    let volume = Volume::with_large_sectors(Fs::Ext4, SIZE_MIN)?;
+    for rw in ["overwrite", "mixed"] {
+        let output =
+            diagnose(volume.path(), &format!("--rw {rw} --bs 512 --durability every-write"));
+        expect_refusal(&output, "--bs 512: direct writes come in multiples of 4k here");
+    }
+    Ok(())
+}
+
 /// Where overwrites are direct and run in parallel.
 fn overwrites_are_shared(fs: Fs) -> Applies {
     match fs {
@@ -182,6 +196,10 @@ fn trials() -> Vec<Trial> {
             sync_writers_wait_for_flushes(&dir, "")
         }),
         lab_trial("everything_is_diagnosed", Fs::Ext4, everything_is_diagnosed),
+        volume_trial(
+            "small_durable_overwrites_without_a_curve",
+            small_durable_overwrites_without_a_curve,
+        ),
         disk_trial(
             "a_disk_is_diagnosed_if_it_is_named_twice",
             a_disk_is_diagnosed_if_it_is_named_twice,

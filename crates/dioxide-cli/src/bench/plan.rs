@@ -458,15 +458,23 @@ pub fn mixed_work(
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
     has_room(place, size_bytes, least_size(&rows, abilities.units))?;
-    let is_impossible = |&(point, route): &(Point, Route)| {
-        route == Route::Kernel && !point.sizes.are_whole(abilities.units.write_bytes)
-    };
-    if rows.iter().any(is_impossible) {
+    if rows.iter().any(|row| abilities.is_impossible(row)) {
         let unit = units::bytes(abilities.units.write_bytes);
         say(&format!("direct writes come in multiples of {unit} here, so `kernel` is left out"));
-        rows.retain(|row| !is_impossible(row));
+        rows.retain(|row| !abilities.is_impossible(row));
     }
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
+}
+
+/// The same with each row of the kernel path, which merges no parts of blocks.
+pub fn whole_mixed_work(
+    place: &BenchTarget,
+    rows: Rows,
+    pace: Pace,
+    size_bytes: u64,
+) -> Result<Work> {
+    Abilities::of(place, Growth::None)?.check_kernel_writes(&rows)?;
+    mixed_work(place, rows, pace, size_bytes)
 }
 
 fn indirect_work(place: &BenchTarget, typed: Typed) -> Result<Work> {
@@ -646,11 +654,26 @@ impl Abilities {
 
     /// Refuses block sizes that direct writes do not support.
     fn check_writes(&self, rows: &[(Point, Route)]) -> Result<()> {
-        let unit = self.units.write_bytes;
-        let refused =
-            rows.iter().find(|(point, _)| !point.sizes.are_whole(unit) && !self.merges(*point));
-        let Some((point, _)) = refused else { return Ok(()) };
-        let (bs, unit) = (units::bytes(point.sizes.max_bytes), units::bytes(unit));
+        self.refuse(rows.iter().find(|(point, _)| !self.takes(*point) && !self.merges(*point)))
+    }
+
+    /// Refuses block sizes that the kernel path does not support.
+    fn check_kernel_writes(&self, rows: &[(Point, Route)]) -> Result<()> {
+        self.refuse(rows.iter().find(|row| self.is_impossible(row)))
+    }
+
+    /// Whether direct writes take blocks of these sizes.
+    fn takes(&self, point: Point) -> bool {
+        point.sizes.are_whole(self.units.write_bytes)
+    }
+
+    fn is_impossible(&self, &(point, route): &(Point, Route)) -> bool {
+        route == Route::Kernel && !self.takes(point)
+    }
+
+    fn refuse(&self, row: Option<&(Point, Route)>) -> Result<()> {
+        let Some((point, _)) = row else { return Ok(()) };
+        let [bs, unit] = [point.sizes.max_bytes, self.units.write_bytes].map(units::bytes);
         bail!("--bs {bs}: direct writes come in multiples of {unit} here")
     }
 }
@@ -873,6 +896,21 @@ mod tests {
         check(512, Durability::EveryWrite).unwrap();
         check(1536, Durability::EveryWrite).unwrap_err();
         check(512, Durability::OnSync).unwrap_err();
+    }
+
+    #[test]
+    fn the_kernel_path_merges_nothing() {
+        let units = Units { write_bytes: 4096, append_bytes: 4096 };
+        let abilities = Abilities { units, growth: Growth::None };
+        let check = |bs, route| {
+            let crews = Crews::new(&[16], &[]);
+            let points = mixed_points(&[Sizes::one(bs)], &crews, Durability::EveryWrite, 0, None);
+            abilities.check_kernel_writes(&[(points[0], route)])
+        };
+        let refusal = check(512, Route::Kernel).unwrap_err().to_string();
+        assert_eq!(refusal, "--bs 512: direct writes come in multiples of 4k here");
+        check(512, Route::Dioxide).unwrap();
+        check(4096, Route::Kernel).unwrap();
     }
 
     #[test]

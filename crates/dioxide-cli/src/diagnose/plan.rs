@@ -63,7 +63,8 @@ impl Inquiry {
             }
             Rw::Sync => plan::sync_work(place, rows, pace.bench),
             Rw::Overwrite | Rw::Mixed => {
-                plan::mixed_work(place, rows, pace.bench, size(FILLED_SIZE_DEFAULT_MAX_BYTES)?)
+                let size_bytes = size(FILLED_SIZE_DEFAULT_MAX_BYTES)?;
+                plan::whole_mixed_work(place, rows, pace.bench, size_bytes)
             }
         }?;
         let watched =
