@@ -110,6 +110,15 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn allocate(&self, start: u64, end: u64) -> io::Result<()>;
     /// Converts allocated space to written zeros without a transfer, if the device supports that.
     fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()>;
+    /// Returns whether [`lower_floor`](Self::lower_floor) must come before a truncate to `len`.
+    fn needs_lower_floor(&self, _len: u64) -> bool {
+        false
+    }
+    /// Durably records that the file may be as short as `len`. It flushes, so the ledger must count
+    /// it.
+    fn lower_floor(&self, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
     /// Sets the size.
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Returns the allocated extents that end above `from`, in order. May include extents below.

@@ -714,19 +714,19 @@ impl Backend for Striped {
         Ok(())
     }
 
+    fn needs_lower_floor(&self, len: u64) -> bool {
+        let floor = self.files.as_ref().and_then(|files| *files.floor.lock());
+        floor.is_some_and(|floor| len < floor)
+    }
+
+    fn lower_floor(&self, len: u64) -> io::Result<()> {
+        self.note(HeaderState::Open(len))
+    }
+
     fn truncate(&self, len: u64) -> io::Result<()> {
-        let Some(files) = &self.files else {
+        let Some(files) = self.files.as_ref().filter(|_| !self.needs_lower_floor(len)) else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
-        let floor = *files.floor.lock();
-        if floor.is_some_and(|floor| len < floor) {
-            self.note(HeaderState::Open(len)).map_err(|error| {
-                match os_error::is_failed_flush(&error) {
-                    true => gone("the state of a striped volume could not be made stable", &error),
-                    false => error,
-                }
-            })?;
-        }
         let sizes = self.sizes()?;
         if let Err(error) = self.truncate_members(len) {
             let physical = files.physical.load(Ordering::Acquire);

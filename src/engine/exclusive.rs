@@ -3,7 +3,8 @@
 //!
 //! Order of a truncate, so that a crash at any point is recovered from:
 //! 1. make everything written durable: the base must not be above data that a crash could lose;
-//! 2. write a marker whose base is the new end, durable;
+//! 2. lower the floor of a striped volume, and write a marker whose base is the new end, both
+//!    durable;
 //! 3. look for data of other programs, and truncate ([`truncate`](super::truncate)), durable;
 //! 4. remove the marker, durable.
 //!
@@ -197,6 +198,7 @@ impl Engine {
     /// the size has changed.
     fn truncate_last_block(&self, sizes: Sizes) -> std::io::Result<()> {
         let look = || self.backend.physical_size();
+        self.lower_floor(sizes.written)?;
         match truncate(&*self.backend, sizes.written, &sizes.physical, Takes::Short, look)? {
             Attempt::Done => {}
             Attempt::Changed(found) => {
@@ -317,6 +319,7 @@ impl Engine {
         }
         let Some(marker) = marker else {
             // Nothing is grown, so this is a plain truncate of the kernel.
+            self.lower_floor(len)?;
             uninterrupted(|| self.backend.truncate(len))?;
             self.adopt_truncate(len);
             return self.make_stable();
@@ -378,6 +381,7 @@ impl Engine {
         theirs: Option<u64>,
     ) -> std::io::Result<Attempt<Option<u64>>> {
         refuse_other_writers(&*self.backend)?;
+        self.lower_floor(len)?;
         let announcing = self.lock().truncating_marker(marker, base);
         match self.mark(announcing) {
             // A truncate must work on a full disk, to free space. Or the file system refuses
@@ -395,11 +399,26 @@ impl Engine {
             self.placement.change(|| truncate(&*self.backend, len, &theirs, takes, look))
         };
         if !matches!(attempt, Ok(Attempt::Done)) {
-            self.restore(marker);
+            // A volume of which some members were truncated is not as it was. After a failed flush
+            // nothing more is written.
+            let is_gone = attempt.as_ref().is_err_and(os_error::is_gone);
+            if !is_gone && self.fs.wedged().is_none() {
+                self.restore(marker);
+            }
             return attempt;
         }
         self.make_stable()?;
         Ok(Attempt::Done)
+    }
+
+    /// Lowers the floor of a striped volume before a truncate, if needed. The ledger counts its
+    /// flush: if it fails, the kernel may report success to other files.
+    fn lower_floor(&self, len: u64) -> std::io::Result<()> {
+        if !self.backend.needs_lower_floor(len) {
+            return Ok(());
+        }
+        let cause = |error: &std::io::Error| self.cause(Operation::Flush, None, error);
+        self.fs.flushing(|| self.backend.lower_floor(len), cause)
     }
 
     /// Whether recovery finds this end by the marker on disk, if the file is truncated there and

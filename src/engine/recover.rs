@@ -3,7 +3,8 @@
 //! Order, so that a crash during recovery is recovered from in the same way:
 //! 1. sync, so that the verdict uses no data that another crash could take back;
 //! 2. the verdict, from the marker, the size and the extents;
-//! 3. the marker with the end found as its base, durable;
+//! 3. the lower floor of a striped volume, and the marker with the end found as its base, both
+//!    durable;
 //! 4. the truncate ([`truncate`](super::truncate)), durable;
 //! 5. the removal of the marker, durable.
 //!
@@ -166,6 +167,9 @@ fn truncate_to_end(
     let end = found.ceiling;
     if end < found.physical_size {
         refuse_other_writers(backend)?;
+        if backend.needs_lower_floor(end) {
+            backend.lower_floor(end)?;
+        }
         let grown_to = marker.grown_to.max(found.physical_size);
         let last =
             Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };

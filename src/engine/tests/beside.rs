@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::file::File;
+use crate::api::options::OpenOptions;
 use crate::api::queue::Queue;
 use crate::backend::ring::RingFile;
 use crate::backend::{Exclusion, Job, Stamp, Stamps};
@@ -9,6 +10,7 @@ use crate::engine::handle::FileHandle;
 use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
 use crate::engine::truncate::LOOKS_MAX;
+use crate::open::striped::{BringUp, Member};
 use crate::rules::flush::Reach;
 use crate::rules::marker::{Marker, Mode};
 use crate::rules::recovery::Extent;
@@ -18,7 +20,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 
 /// The next call of the engine or a reader.
@@ -30,6 +32,8 @@ enum Before {
     Allocate,
     Truncate,
     Exclude,
+    Flush,
+    Mark,
 }
 
 type Deed = Box<dyn FnOnce(&Disk) + Send>;
@@ -171,6 +175,16 @@ impl Backend for Beside {
         self.disk.0.truncate(len)
     }
 
+    fn flush(&self) -> io::Result<()> {
+        self.about_to(Before::Flush);
+        self.disk.0.flush()
+    }
+
+    fn write_marker(&self, bytes: &[u8]) -> io::Result<()> {
+        self.about_to(Before::Mark);
+        self.disk.0.write_marker(bytes)
+    }
+
     fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
         self.about_to(Before::Exclude);
         match &*self.writer.lock().unwrap() {
@@ -188,13 +202,11 @@ impl Backend for Beside {
 
     passed_on! {
         write(segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
-        flush() -> io::Result<()>;
         sync_all() -> io::Result<()>;
         physical_size() -> io::Result<u64>;
         write_zeroes(start: u64, end: u64) -> io::Result<()>;
         extents(from: u64) -> io::Result<Vec<Extent>>;
         read_marker() -> io::Result<Option<Vec<u8>>>;
-        write_marker(bytes: &[u8]) -> io::Result<()>;
         remove_marker() -> io::Result<()>;
         free_bytes() -> io::Result<u64>;
         size_max() -> u64;
@@ -587,4 +599,43 @@ fn a_flush_that_fails_while_an_o_dsync_file_is_filled_with_zeros_wedges() {
     disk.fail(Call::Write, 0, libc::EIO);
     file.append(&record(7, 1), true).unwrap_err();
     assert!(matches!(other.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
+}
+
+/// A volume of one member.
+fn volume_of(member: &Beside, fs: &FileSystems) -> Arc<Engine> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true);
+    let bring_up = BringUp {
+        request: options.request(),
+        process: Process::current(),
+        name: &Path::new("volume").into(),
+        fs: fs.clone(),
+        prepared: Some(Prepared::Unwritten),
+        overwrites_in_place: true,
+        epoch: 0,
+        id: [1; 16],
+        threads_max: 0,
+    };
+    let member = Member { backend: Arc::new(member.clone()), facts: member.facts() };
+    Arc::new(bring_up.engine(vec![member], 2 * BLOCK_BYTES).unwrap())
+}
+
+/// The defect: `set_len` put the marker back after that flush, and only then wedged the file
+/// system. The kernel reported success to another file meanwhile.
+#[test]
+fn a_flush_of_the_state_that_failed_wedged_too_late() {
+    let (beside, fs) = (Beside::new(&Disk::new(DISK_BYTES)), FileSystems::default());
+    let other = open_on(Disk::new(DISK_BYTES), None, fs.clone()).unwrap();
+    other.append(&record(1, 1), false).unwrap();
+    let volume = volume_of(&beside, &fs);
+    volume.append(&record(1, 4), true).unwrap();
+    volume.finish().unwrap();
+    let volume = volume_of(&beside, &fs);
+    volume.append(&record(5, 1), true).unwrap();
+    let believed = Arc::<AtomicBool>::default();
+    let told = believed.clone();
+    beside.before(Before::Flush, |disk| disk.fail(Call::Flush, 0, libc::EIO));
+    beside.before(Before::Mark, move |_| told.store(other.sync_data().is_ok(), Ordering::Relaxed));
+    assert!(matches!(volume.set_len(0).unwrap_err().kind(), ErrorKind::Wedged(_)));
+    assert!(!believed.load(Ordering::Relaxed));
 }

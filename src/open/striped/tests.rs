@@ -1,7 +1,7 @@
 //! Regression tests of striped volumes on the simulated disk, with one thread.
 
 use crate::api::sim::{Call, Disk};
-use crate::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions};
+use crate::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Operation};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const CHUNK: u64 = 8192;
@@ -62,18 +62,34 @@ fn a_crash_while_recovery_truncates_below_what_there_was_leaves_a_volume() {
     }
 }
 
+/// A volume whose floor is `len`.
+fn with_floor(disk: &Disk, len: u64, growth: Growth) -> File {
+    let file = open(disk, growth);
+    file.append(&filled(1, len)).unwrap();
+    file.close().unwrap();
+    open(disk, growth)
+}
+
 /// Data that the failed flush should have covered is lost, whatever a later one returns.
 #[test]
 fn a_flush_of_the_state_that_fails_wedges() {
     let disk = Disk::new(1);
-    let file = open(&disk, Growth::None);
-    file.append(&filled(1, 6 * CHUNK)).unwrap();
-    file.close().unwrap();
-    let file = open(&disk, Growth::None);
+    let file = with_floor(&disk, 6 * CHUNK, Growth::None);
     file.write_at(&filled(2, CHUNK), 0).unwrap();
     disk.fail(Call::Flush, 0, libc::EIO);
     file.set_len(5 * CHUNK).unwrap_err();
     assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
+}
+
+/// The defect: the first cause was a shutdown at `set_len`.
+#[test]
+fn a_flush_of_the_state_that_failed_was_not_the_cause() {
+    let disk = Disk::new(1);
+    let file = with_floor(&disk, 6 * CHUNK, Growth::None);
+    disk.fail(Call::Flush, 0, libc::EIO);
+    let error = file.set_len(5 * CHUNK).unwrap_err();
+    let ErrorKind::Wedged(cause) = error.kind() else { panic!("{error}") };
+    assert_eq!((cause.operation(), cause.kind()), (Operation::Flush, &ErrorKind::Os(libc::EIO)));
 }
 
 /// The file exceeds the largest size of the file system, or there is no space. Both errors change
