@@ -9,7 +9,8 @@
 //! 5. the removal of the marker, durable.
 //!
 //! Only a sync can be a failed flush, so only its errors say so (`flushed`). A getxattr or FIEMAP
-//! that fails with EIO is an error of this file.
+//! that fails with EIO is an error of this file. Each sync has a number of its own in the ledger:
+//! no look delays the flushes of other files.
 //!
 //! While another process has the file open for writing nothing is truncated. Recovery keeps data
 //! that another program wrote without the lock since the crash, with one exception. In a file of
@@ -43,6 +44,32 @@ pub enum Recover {
 /// How often a look that a writer disturbed is repeated before it fails.
 const LOOKS_MAX: u32 = 100;
 
+/// Performs a flush that the ledger counts, and returns its final result.
+pub(crate) type Flushing<'a> = &'a dyn Fn(&dyn Fn() -> io::Result<()>) -> io::Result<()>;
+
+/// A file in recovery.
+#[derive(Clone, Copy)]
+pub(crate) struct Recovering<'a> {
+    pub backend: &'a dyn Backend,
+    pub identity: Identity,
+    pub flushing: Flushing<'a>,
+}
+
+impl Recovering<'_> {
+    /// Makes data, size and attributes durable.
+    fn make_stable(self) -> io::Result<()> {
+        (self.flushing)(&|| flushed(|| self.backend.sync_all()))
+    }
+
+    /// Lowers the floor of a striped volume before a truncate, if needed.
+    fn lower_floor(self, len: u64) -> io::Result<()> {
+        if !self.backend.needs_lower_floor(len) {
+            return Ok(());
+        }
+        (self.flushing)(&|| self.backend.lower_floor(len))
+    }
+}
+
 /// A consistent view of a file.
 struct View {
     size: u64,
@@ -51,18 +78,17 @@ struct View {
     extents: Vec<Extent>,
 }
 
-/// Recovers the file `identity` as far as `how` allows. Returns the verdict, and the marker that
-/// stays if only the caller can find the end.
+/// Recovers a file as far as `how` allows. Returns the verdict, and the marker that stays if only
+/// the caller can find the end.
 pub(crate) fn recover_by(
-    backend: &dyn Backend,
-    identity: Identity,
+    file: Recovering<'_>,
     how: Recover,
 ) -> io::Result<(Recovery, Option<Marker>)> {
     if how != Recover::Inspect {
-        flushed(|| backend.sync_all())?;
+        file.make_stable()?;
     }
     for _ in 0..TRUNCATES_MAX {
-        if let Some(done) = try_to_recover_by(backend, identity, how)? {
+        if let Some(done) = try_to_recover_by(file, how)? {
             return Ok(done);
         }
     }
@@ -71,10 +97,10 @@ pub(crate) fn recover_by(
 
 /// One attempt. `None` if another program wrote between the look and the truncate.
 fn try_to_recover_by(
-    backend: &dyn Backend,
-    identity: Identity,
+    file: Recovering<'_>,
     how: Recover,
 ) -> io::Result<Option<(Recovery, Option<Marker>)>> {
+    let Recovering { backend, identity, .. } = file;
     let view = view(backend, identity)?;
     let found = verdict(&view, identity);
     let marker = match view.marker.as_deref().map(Marker::decode) {
@@ -83,19 +109,19 @@ fn try_to_recover_by(
         Some(Err(_)) => {
             if how == Recover::Force {
                 backend.remove_marker()?;
-                flushed(|| backend.sync_all())?;
+                file.make_stable()?;
             }
             return Ok(Some((found, None)));
         }
     };
     let kept = match (&found.verdict, how) {
         (Verdict::ModifiedExternally(_), Recover::Force) if found.floor < found.ceiling => {
-            adopt(backend, marker, &found)?;
+            adopt(file, marker, &found)?;
             None
         }
         (Verdict::EndKnown, Recover::Truncate | Recover::Force)
         | (Verdict::ModifiedExternally(_), Recover::Force) => {
-            if let Attempt::Changed(_) = truncate_to_end(backend, marker, &found, &view.extents)? {
+            if let Attempt::Changed(_) = truncate_to_end(file, marker, &found, &view.extents)? {
                 return Ok(None);
             }
             None
@@ -150,26 +176,24 @@ fn verdict(view: &View, identity: Identity) -> Recovery {
 }
 
 /// Accepts the changes of other programs. The end of the file's records remains unknown.
-fn adopt(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()> {
+fn adopt(file: Recovering<'_>, marker: Marker, found: &Recovery) -> io::Result<()> {
     let grown_to = found.physical_size;
     let grown =
         Marker { grown_from: grown_to, grown_to, epoch: marker.epoch.wrapping_add(1), ..marker };
-    backend.write_marker(&grown.encode())?;
-    flushed(|| backend.sync_all())
+    file.backend.write_marker(&grown.encode())?;
+    file.make_stable()
 }
 
 fn truncate_to_end(
-    backend: &dyn Backend,
+    file: Recovering<'_>,
     marker: Marker,
     found: &Recovery,
     extents: &[Extent],
 ) -> io::Result<Attempt<(u64, Vec<Range<u64>>)>> {
-    let end = found.ceiling;
+    let (backend, end) = (file.backend, found.ceiling);
     if end < found.physical_size {
         refuse_other_writers(backend)?;
-        if backend.needs_lower_floor(end) {
-            backend.lower_floor(end)?;
-        }
+        file.lower_floor(end)?;
         let grown_to = marker.grown_to.max(found.physical_size);
         let last =
             Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };
@@ -178,26 +202,26 @@ fn truncate_to_end(
             Err(error) if found.verdict == Verdict::EndKnown && is_no_space(&error) => {}
             result => result?,
         }
-        flushed(|| backend.sync_all())?;
+        file.make_stable()?;
         let seen = (found.physical_size, written_ranges(end, extents));
         let look = || Ok((backend.physical_size()?, written_ranges(end, &backend.extents(end)?)));
         let attempt = truncate(backend, end, &seen, Takes::Short, look)
-            .inspect_err(|_| put_back(backend, marker))?;
+            .inspect_err(|_| put_back(file, marker))?;
         if let changed @ Attempt::Changed(_) = attempt {
-            put_back(backend, marker);
+            put_back(file, marker);
             return Ok(changed);
         }
-        flushed(|| backend.sync_all())?;
+        file.make_stable()?;
     }
     backend.remove_marker()?;
-    flushed(|| backend.sync_all())?;
+    file.make_stable()?;
     Ok(Attempt::Done)
 }
 
 /// Restores the marker of a file that was not truncated.
-fn put_back(backend: &dyn Backend, marker: Marker) {
-    let written = backend.write_marker(&marker.encode());
-    if let Err(error) = written.and_then(|()| flushed(|| backend.sync_all())) {
+fn put_back(file: Recovering<'_>, marker: Marker) {
+    let written = file.backend.write_marker(&marker.encode());
+    if let Err(error) = written.and_then(|()| file.make_stable()) {
         log::warn!("dioxide: restoring a marker: {error}");
     }
 }

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
-use crate::engine::recover::{Recover, recover_by};
+use crate::engine::recover::{Recover, Recovering, look, recover_by};
 use crate::engine::registry::{Key, Opening};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, flushed};
@@ -558,7 +558,15 @@ fn in_order(
     facts: &Facts,
     how: Recover,
 ) -> Result<(Recovery, Option<Marker>)> {
-    let once = || flushing(fs, path, Operation::Recover, || recover_by(file, facts.identity, how));
+    let counted = |flush: &dyn Fn() -> io::Result<()>| {
+        flushing(fs, path, Operation::Recover, flush)
+            .map_err(|error| io::Error::other(error.kind().clone()))
+    };
+    let recovering = Recovering { backend: file, identity: facts.identity, flushing: &counted };
+    let once = || {
+        recover_by(recovering, how)
+            .map_err(|error| Error::new(Operation::Recover, path, None, os_error::kind(&error)))
+    };
     // A program that is being killed or executed keeps its descriptors for a moment. No flush of
     // other files waits meanwhile.
     let unless_busy =
@@ -623,14 +631,14 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
         .open(access | OFlags::CLOEXEC | OFlags::NOCTTY, 0)
         .map_err(|errno| fail(ErrorKind::Os(errno.raw_os_error())))?;
     let facts = facts(&path, &fd)?;
-    let found = if how == Recover::Inspect {
-        recover_by(&Syscall::new(fd), facts.identity, how)
+    if how == Recover::Inspect {
+        look(&Syscall::new(fd), facts.identity)
+            .map(|(_, recovery)| recovery)
             .map_err(|error| fail(os_error::kind(&error)))
     } else {
         let fs =
             file_system(Process::current(), &path, Operation::Recover, facts.fs, facts.through)?;
         let file = Locked::new(fd, &facts).map_err(fail)?;
-        in_order(file.backend(), &fs, &path, &facts, how)
-    };
-    found.map(|(recovery, _)| recovery)
+        in_order(file.backend(), &fs, &path, &facts, how).map(|(recovery, _)| recovery)
+    }
 }

@@ -15,7 +15,7 @@ use crate::buffer::Buffer;
 use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
-use crate::engine::recover::{Recover, recover_by};
+use crate::engine::recover::{Recover, look};
 use crate::engine::registry::{Key, Opening};
 use crate::engine::{Engine, read_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -383,8 +383,8 @@ impl Volume {
             return Ok(Recovery { physical_size: len, floor: len, ceiling: len, verdict });
         }
         if how == Recover::Inspect {
-            let found = recover_by(&striped, facts.identity, how);
-            return found.map(|(found, _)| found).map_err(|error| fail(os_error::kind(&error)));
+            let found = look(&striped, facts.identity);
+            return found.map(|(_, found)| found).map_err(|error| fail(os_error::kind(&error)));
         }
         let (found, _) = in_order(&striped, fs, &self.name, &facts, how)?;
         if how == Recover::Force

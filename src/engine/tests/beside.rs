@@ -10,9 +10,10 @@ use crate::engine::handle::FileHandle;
 use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
 use crate::engine::truncate::LOOKS_MAX;
+use crate::open::recovered;
 use crate::open::striped::{BringUp, Member};
 use crate::rules::flush::Reach;
-use crate::rules::marker::{Marker, Mode};
+use crate::rules::marker::Mode;
 use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
 use crate::sys::probe::{Facts, Part, Through};
@@ -22,6 +23,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
+use std::task::Waker;
 
 /// The next call of the engine or a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -599,6 +601,40 @@ fn a_flush_that_fails_while_an_o_dsync_file_is_filled_with_zeros_wedges() {
     disk.fail(Call::Write, 0, libc::EIO);
     file.append(&record(7, 1), true).unwrap_err();
     assert!(matches!(other.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
+}
+
+/// A file that a crash left grown, and a file system for its recovery.
+fn crashed() -> (Beside, FileSystems) {
+    let file = open(Disk::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    (Beside::new(&file.backend.crash(|_| true)), FileSystems::default())
+}
+
+/// The defect: a whole recovery was one flush of the ledger.
+#[test]
+fn a_flush_beside_a_recovery_waited_for_its_looks() {
+    let (beside, fs) = crashed();
+    let is_final = Arc::<AtomicBool>::default();
+    let (other, seen) = (fs.clone(), is_final.clone());
+    beside.before(Before::Look, move |_| {
+        let flush = other.begin_flush();
+        let ended = other.end_flush(flush, (&Ok(()), Reach::File), |_| unreachable!("no error"));
+        seen.store(other.is_settled(&ended, Waker::noop()), Ordering::Relaxed);
+    });
+    recovered(&beside, &fs, &Path::new("beside").into(), &beside.facts()).unwrap();
+    assert!(beside.has_happened() && is_final.load(Ordering::Relaxed));
+}
+
+/// The defect: only the log had that flush.
+#[test]
+fn a_flush_that_failed_as_recovery_put_a_marker_back_wedged_nothing() {
+    let (beside, fs) = crashed();
+    beside.before(Before::Look, |disk| {
+        disk.append_behind_our_back(1);
+        disk.fail(Call::Flush, 0, libc::EIO);
+    });
+    recovered(&beside, &fs, &Path::new("beside").into(), &beside.facts()).unwrap_err();
+    assert!(beside.has_happened() && fs.wedged().is_some());
 }
 
 /// A volume of one member.
