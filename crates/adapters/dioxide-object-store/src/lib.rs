@@ -1,10 +1,10 @@
-//! A local [`ObjectStore`] whose puts are durable, bypass the page cache, and share flushes.
+//! A local [`ObjectStore`] whose puts are durable, and bypass the page cache if they are large.
 //!
 //! It is a [`LocalFileSystem`] with fsync: the same files, names and ETags. Reads, listings, copies
-//! and deletions are those of `LocalFileSystem`. A put writes a file `NAME#N` by direct I/O. It is
-//! stable before it gets its name. The flushes of concurrent puts are one flush where the file
-//! system allows that (see [`dioxide::sync_all`]). A crash may leave files `NAME#N`; listings
-//! ignore them.
+//! and deletions are those of `LocalFileSystem`, and so are puts below [`DIRECT_BYTES_MIN`]. A
+//! larger put, and each upload in parts, writes a file `NAME#N` by direct I/O. It is stable before
+//! it gets its name. The flushes of concurrent puts are one flush where the file system allows that
+//! (see [`dioxide::sync_all`]). A crash may leave files `NAME#N`; listings ignore them.
 
 mod staged;
 
@@ -24,6 +24,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::runtime::Handle;
+
+/// Smaller puts gain nothing by direct I/O, and cost more calls.
+pub const DIRECT_BYTES_MIN: usize = 1 << 20;
 
 /// A local object store with durable writes. Clones share nothing but the directory.
 #[derive(Clone, Debug)]
@@ -74,6 +77,9 @@ impl ObjectStore for DioxideStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
+        if payload.content_length() < DIRECT_BYTES_MIN {
+            return self.local.put_opts(location, payload, options).await;
+        }
         self.refuse_attributes(&options.attributes)?;
         let replaces = match options.mode {
             PutMode::Overwrite => true,

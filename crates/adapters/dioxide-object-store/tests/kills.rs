@@ -1,6 +1,6 @@
 //! kill -9 of a process whose threads put objects: each acknowledged object is there, whole.
 
-use dioxide_object_store::DioxideStore;
+use dioxide_object_store::{DIRECT_BYTES_MIN, DioxideStore};
 use dioxide_testkit::child::{self, Acks};
 use libtest_mimic::{Failed, Trial};
 use object_store::path::Path;
@@ -18,7 +18,10 @@ const OBJECTS: u64 = 5;
 
 /// The content of the `version`th put of a thread.
 fn content(thread: u64, version: u64) -> Vec<u8> {
-    (thread << 56 | version).to_le_bytes().repeat(1 + (version * 7919 % 5000) as usize)
+    // Every fourth put is a large one.
+    let large = if version.is_multiple_of(4) { DIRECT_BYTES_MIN } else { 0 };
+    let words = 1 + (version * 7919 % 5000) as usize + large / 8;
+    (thread << 56 | version).to_le_bytes().repeat(words)
 }
 
 /// The thread and the version, if the content is whole.
@@ -41,12 +44,12 @@ fn puts(acks: &Acks, args: &[String]) {
     let put = async |thread: u64, version: u64| {
         let path = Path::from(name(thread, version));
         let content = content(thread, version);
-        if version % 2 == 0 && !is_early {
+        if version.is_multiple_of(2) && !is_early {
             store.put(&path, content.into()).await.unwrap();
             return acks.send([thread, version, 0]);
         }
         let mut upload = store.put_multipart(&path).await.unwrap();
-        for part in content.chunks(10_000) {
+        for part in content.chunks(100_000) {
             upload.put_part(PutPayload::from(part.to_vec())).await.unwrap();
         }
         if is_early {
@@ -62,7 +65,9 @@ fn puts(acks: &Acks, args: &[String]) {
             let put = &put;
             scope.spawn(move || {
                 let runtime = Builder::new_current_thread().build().unwrap();
-                (first..).for_each(|version| runtime.block_on(put(thread, version)));
+                for version in first.. {
+                    runtime.block_on(put(thread, version));
+                }
             });
         }
     });

@@ -1,6 +1,6 @@
 //! The suite of object_store, and what this store adds.
 
-use dioxide_object_store::DioxideStore;
+use dioxide_object_store::{DIRECT_BYTES_MIN, DioxideStore};
 use object_store::integration::{
     copy_if_not_exists, copy_rename_nonexistent_object, get_opts, list_uses_directories_correctly,
     list_with_delimiter, list_with_offset_exclusivity, put_get_delete_list, put_opts,
@@ -44,8 +44,11 @@ async fn the_suite_of_object_store() {
 async fn the_etag_is_that_of_local_file_system() {
     let (dir, store) = store();
     let local = LocalFileSystem::new_with_prefix(dir.path()).unwrap();
-    let put = store.put(&Path::from("a/b/object"), "content".into()).await.unwrap();
-    assert_eq!(put.e_tag, local.head(&Path::from("a/b/object")).await.unwrap().e_tag);
+    for bytes in [DIRECT_BYTES_MIN - 1, DIRECT_BYTES_MIN] {
+        let path = Path::from(format!("a/{bytes}/object"));
+        let put = store.put(&path, vec![7; bytes].into()).await.unwrap();
+        assert_eq!(put.e_tag, local.head(&path).await.unwrap().e_tag);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,12 +95,13 @@ async fn an_upload_that_ends_early_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_many_creations_succeeds() {
     let (dir, store) = store();
-    let create = |number: u32| {
+    let create = |number: u8| {
         let store = store.clone();
         tokio::spawn(async move {
             let options = PutOptions::from(PutMode::Create);
             let path = Path::from("object");
-            store.put_opts(&path, number.to_string().into(), options).await.map(|_| number)
+            let content = vec![number; DIRECT_BYTES_MIN];
+            store.put_opts(&path, content.into(), options).await.map(|_| number)
         })
     };
     let mut winners = Vec::new();
@@ -109,7 +113,7 @@ async fn one_of_many_creations_succeeds() {
         }
     }
     assert_eq!(winners.len(), 1);
-    assert_eq!(fs::read_to_string(dir.path().join("object")).unwrap(), winners[0].to_string());
+    assert!(fs::read(dir.path().join("object")).unwrap() == vec![winners[0]; DIRECT_BYTES_MIN]);
     assert_eq!(names(&dir), ["object"]);
 }
 
@@ -124,7 +128,8 @@ async fn puts_of_one_name_beside_each_other() {
                 WriteMultipart::new(store.put_multipart(&Path::from("object")).await.unwrap());
             upload.write(&number.to_le_bytes().repeat(5000));
             upload.finish().await.unwrap();
-            store.put(&Path::from("object"), number.to_string().into()).await.unwrap();
+            let content = vec![number as u8; DIRECT_BYTES_MIN];
+            store.put(&Path::from("object"), content.into()).await.unwrap();
         })
     };
     for put in (0..50).map(put).collect::<Vec<_>>() {
@@ -137,8 +142,9 @@ async fn puts_of_one_name_beside_each_other() {
 #[tokio::test]
 async fn a_put_through_a_directory_that_is_a_file_fails() {
     let (dir, store) = store();
-    store.put(&Path::from("a"), "content".into()).await.unwrap();
-    let error = store.put(&Path::from("a/b"), "content".into()).await.unwrap_err();
+    let content = PutPayload::from(vec![7; DIRECT_BYTES_MIN]);
+    store.put(&Path::from("a"), content.clone()).await.unwrap();
+    let error = store.put(&Path::from("a/b"), content).await.unwrap_err();
     assert!(error.to_string().contains("DioxideStore"), "{error}");
     assert_eq!(names(&dir), ["a"]);
 }
