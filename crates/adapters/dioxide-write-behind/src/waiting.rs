@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(waiting.bytes(), 2 * REQUEST_BYTES_MIN + 2);
         waiting.add(5 << 20, vec![0; 2 * REQUEST_BYTES_MIN]);
         assert_eq!(waiting.bytes(), 4 * REQUEST_BYTES_MIN + 2);
-        waiting.retain(&[10..16]);
+        waiting.retain(std::slice::from_ref(&(10..16)));
         assert_eq!(waiting.bytes(), REQUEST_BYTES_MIN + 2);
     }
 
