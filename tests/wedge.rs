@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WHOLE_DISK: Range<u64> = 0..u64::MAX;
 
@@ -650,13 +650,19 @@ fn sync_all_flushes_every_disk_beside_a_stalled_one(fs: Fs) -> TrialResult {
     for file in [&stuck, &other] {
         append(file, 2, 0, 1)?;
     }
+    // So no journal commits by itself.
+    volumes.iter().try_for_each(Volume::sync)?;
     let before = disk(&volumes[1]).stats()?.flushes;
     disk(&volumes[0]).stall()?;
     let flushes = || disk(&volumes[1]).stats().map_or(0, |stats| stats.flushes);
+    let until = Instant::now() + STALL_MAX - Duration::from_secs(10);
     let came = thread::scope(|scope| {
         let goes_on = GoesOn(disk(&volumes[0]));
         let syncing = scope.spawn(|| dioxide::sync_all(&[&stuck, &other]));
-        let came = soon(|| flushes() > before) && !syncing.is_finished();
+        while flushes() == before && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let came = flushes() > before && !syncing.is_finished();
         drop(goes_on);
         syncing.join().expect("no panic beside the stall")?;
         Ok::<_, Failed>(came)

@@ -284,6 +284,8 @@ impl Created {
 
     /// Removes a member. Leaves it if another opener has locked it or made a volume of it.
     fn remove(path: &Arc<Path>, key: Key) -> Option<()> {
+        // The target of a link stays, and so does the link.
+        fs::symlink_metadata(path).ok().filter(|named| named.is_file())?;
         let found = find(path).ok().filter(|found| found.key() == key)?;
         let fd = found.open(DIRECT | OFlags::RDWR, 0).ok()?;
         let facts = facts(path, &fd).ok()?;

@@ -6,11 +6,10 @@ use crate::terminal::Terminal;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::text::shown;
-use rustix::fs::{Access, OFlags};
+use rustix::fs::{Access, FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -218,10 +217,8 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 fn replace_by_rename(path: &Path, text: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{:016x}.tmp", fastrand::u64(..)));
-    let temporary = path.with_file_name(name);
+    // Without the name of the file, which may be as long as a name can be.
+    let temporary = path.with_file_name(format!(".dioxide-{:016x}.tmp", fastrand::u64(..)));
     // Never a file or a link of another user, who may write to the directory.
     let mut file = File::create_new(&temporary)?;
     let written = permissions
@@ -242,11 +239,18 @@ fn forbids_replacement(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| forbids.contains(&errno))
 }
 
-/// Writes an old file in place. An error loses its content.
+/// Writes an old file in place. Without space, its content stays.
 fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
     // The path has no links, unless another user has just put one there.
     let flags = OFlags::NOFOLLOW.bits() as i32;
-    File::options().write(true).truncate(true).custom_flags(flags).open(path)?.write_all(text)
+    let mut file = File::options().write(true).custom_flags(flags).open(path)?;
+    let len = text.len() as u64;
+    match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    file.write_all(text)?;
+    file.set_len(len)
 }
 
 #[cfg(test)]
@@ -302,15 +306,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (result, victim) = (dir.path().join("out.json"), dir.path().join("victim"));
         fs::write(&victim, "precious").unwrap();
-        let prepare = |suffix: String| {
-            let link = dir.path().join(format!(".out.json.{suffix}.tmp"));
-            std::os::unix::fs::symlink(&victim, link).unwrap();
+        let prepare = |name: String| {
+            std::os::unix::fs::symlink(&victim, dir.path().join(name)).unwrap();
         };
-        prepare(std::process::id().to_string());
+        prepare(format!(".out.json.{}.tmp", std::process::id()));
         replace(&result, b"{}").unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         fastrand::seed(1);
-        prepare(format!("{:016x}", fastrand::u64(..)));
+        prepare(format!(".dioxide-{:016x}.tmp", fastrand::u64(..)));
         fastrand::seed(1);
         let error = replace(&result, b"[]").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);

@@ -134,5 +134,11 @@ fn failed(error: &dioxide::Error) -> bool {
 /// Prints a line. Returns whether stdout took it: a closed one leaves no file unrecovered.
 fn report(target: &Target<'_>, sentence: &str) -> bool {
     let line = format!("{target}: {sentence}");
-    writeln!(io::stdout(), "{}", shown(&line)).is_ok()
+    let written = writeln!(io::stdout(), "{}", shown(&line));
+    if let Err(error) = &written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        say(&error.to_string());
+    }
+    written.is_ok()
 }

@@ -21,6 +21,8 @@ pub enum Error {
     Group(u64),
     /// The group has log stores of other types, or was to be removed while it has some.
     InUse(u64),
+    /// The snapshot for which a purge waits cannot be made durable.
+    Snapshot,
 }
 
 impl std::fmt::Display for Error {
@@ -35,6 +37,9 @@ impl std::fmt::Display for Error {
             Self::Group(group) => {
                 write!(f, "group {group}; use numbers up to {}", crate::GROUP_MAX)
             }
+            Self::Snapshot => {
+                write!(f, "the snapshot is not durable, so the log is not purged; start raft again")
+            }
             Self::InUse(group) => {
                 write!(f, "group {group} is in use; end its raft, and drop its log stores")
             }
@@ -48,7 +53,7 @@ impl std::error::Error for Error {
             Self::Log(error) => Some(error),
             Self::Decode(error) => Some(error),
             Self::Encode(error) => Some(error),
-            Self::Corrupt(_) | Self::Group(_) | Self::InUse(_) => None,
+            Self::Corrupt(_) | Self::Group(_) | Self::InUse(_) | Self::Snapshot => None,
         }
     }
 }

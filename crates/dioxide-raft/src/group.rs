@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::recent::Recent;
-use crate::snapshots::DurableSnapshots;
+use crate::snapshots::{Awaited, DurableSnapshots};
 use dioxide_log::{Lsn, Stream, StreamAppend, StreamChange, StreamLog};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
@@ -50,7 +50,7 @@ struct State<C: RaftTypeConfig> {
     last: Option<LogId<C::NodeId>>,
     recent: Recent,
     /// A purge beyond the log waits for these.
-    snapshots: Option<DurableSnapshots>,
+    snapshots: Option<Awaited>,
     /// How often entries were removed. A reader of the disk sees by it that they were meanwhile.
     truncations: u64,
 }
@@ -164,19 +164,21 @@ impl<C: RaftTypeConfig> GroupLog<C> {
         if let Some(vote) = &mut group.state().facts.vote {
             vote.committed = false;
         }
+        // The snapshots of a state machine that ended.
+        group.state().snapshots = None;
         group
     }
 
     /// Lets purges beyond the log wait for the snapshot that replaces the entries. The state
     /// machine gets the result. Call this before `Raft::new`.
     pub fn wait_for_snapshots(&self) -> DurableSnapshots {
-        let snapshots = DurableSnapshots::new();
-        self.state().snapshots = Some(snapshots.clone());
+        let (snapshots, awaited) = DurableSnapshots::new();
+        self.state().snapshots = Some(awaited);
         snapshots
     }
 
     /// The snapshots for which a purge waits.
-    fn awaited(&self, log_id: &LogId<C::NodeId>) -> Option<DurableSnapshots> {
+    fn awaited(&self, log_id: &LogId<C::NodeId>) -> Option<Awaited> {
         let state = self.state();
         let is_beyond = state.last.as_ref().is_none_or(|last| last.index < log_id.index);
         state.snapshots.clone().filter(|_| is_beyond)
@@ -549,11 +551,11 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
     }
 
     async fn purge(&mut self, log_id: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
+        let error = |error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Delete, error);
         // No lock is held, so entries may still be read.
         if let Some(snapshots) = self.awaited(&log_id) {
-            snapshots.wait_for(log_id.index).await;
+            snapshots.wait_for(log_id.index).await.map_err(error)?;
         }
-        let error = |error| failed::<C>(ErrorSubject::Logs, ErrorVerb::Delete, error);
         let Some(purge) = self.begin_purge(&log_id).map_err(error)? else { return Ok(()) };
         purge.wait().await.map_err(|failure| error(failure.into()))
     }
@@ -624,5 +626,9 @@ mod tests {
         snapshots.add(100);
         log.purge(id(100)).await.unwrap();
         assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, Some(id(100)));
+        snapshots.fail();
+        log.purge(id(200)).await.expect_err("no snapshot can come");
+        drop(log.wait_for_snapshots());
+        log.purge(id(200)).await.expect_err("no state machine is left");
     }
 }

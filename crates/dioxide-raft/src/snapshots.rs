@@ -1,5 +1,6 @@
 //! Which snapshots of a group are durable.
 
+use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -9,32 +10,43 @@ use tokio::sync::watch;
 ///
 /// A follower that gets a snapshot beyond its log purges its log at the same time. If a crash came
 /// between the two, the node would have neither the entries nor the snapshot, and could not start.
-/// With this, the purge waits.
+/// With this, the purge waits. Raft answers no other call meanwhile.
 #[derive(Clone)]
 pub struct DurableSnapshots {
-    /// The number of entries that the newest one covers.
-    covered: Arc<watch::Sender<u64>>,
+    /// The number of entries that the newest one covers. None after a failure.
+    covered: Arc<watch::Sender<Option<u64>>>,
 }
 
+/// The end of the log.
+#[derive(Clone)]
+pub(crate) struct Awaited(watch::Receiver<Option<u64>>);
+
 impl DurableSnapshots {
-    pub(crate) fn new() -> Self {
-        Self { covered: Arc::new(watch::Sender::new(0)) }
+    pub(crate) fn new() -> (Self, Awaited) {
+        let (covered, awaited) = watch::channel(Some(0));
+        (Self { covered: Arc::new(covered) }, Awaited(awaited))
     }
 
-    /// A snapshot whose last entry has this index is durable. Call it for the snapshot with which
-    /// the state machine begins, and for each that it builds or installs.
+    /// A snapshot or a state whose last entry has this index is durable. Call it for the one with
+    /// which the state machine begins, and for each that it builds or installs.
     pub fn add(&self, index: u64) {
-        self.covered.send_if_modified(|covered| {
-            let is_newer = index + 1 > *covered;
-            *covered = (*covered).max(index + 1);
-            is_newer
-        });
+        self.covered.send_modify(|covered| *covered = covered.map(|it| it.max(index + 1)));
     }
 
-    /// Waits for a snapshot with the entry of this index.
-    pub(crate) async fn wait_for(&self, index: u64) {
-        let mut covered = self.covered.subscribe();
-        covered.wait_for(|covered| *covered > index).await.expect("self has the sender");
+    /// A snapshot cannot be made durable. A purge that waits for it fails, and raft stops.
+    pub fn fail(&self) {
+        self.covered.send_replace(None);
+    }
+}
+
+impl Awaited {
+    /// Waits for a snapshot with the entry of this index. Fails if none can come.
+    pub async fn wait_for(mut self, index: u64) -> Result<(), Error> {
+        let found = self.0.wait_for(|covered| covered.is_none_or(|covered| covered > index)).await;
+        match found.is_ok_and(|covered| covered.is_some()) {
+            true => Ok(()),
+            false => Err(Error::Snapshot),
+        }
     }
 }
 

@@ -355,11 +355,15 @@ impl Driver {
         self.operations.begun() > 0 || !self.transfers.is_empty() || self.tasks.any_settling()
     }
 
-    /// Does all work that needs no waiting, and grows files that have no grower thread. False if
-    /// there was nothing to do.
+    /// Does all work that needs no waiting, and grows files that have no grower thread. Waits for
+    /// the flushes of this thread before, since other threads wait for the growth. False if there
+    /// was nothing to do.
     fn work(&mut self) -> bool {
         let mut worked = self.handle_all();
-        while own::grow(self) {
+        while own::is_to_grow() {
+            if !own::grow(self) {
+                self.sleep(1);
+            }
             self.handle_all();
             worked = true;
         }

@@ -57,13 +57,15 @@ pub(super) fn grow_later(engine: Arc<Engine>) {
     TO_GROW.with(|files| files.borrow_mut().push(engine));
 }
 
-/// Grows the files without a grower thread. False if there is none, or if a flush of this thread's
-/// queues is in flight. Growth syncs, and would wait for that flush, whose end only this thread can
-/// handle. No queue of the thread but `driver` is at work.
+/// Whether this thread is to grow a file.
+pub(super) fn is_to_grow() -> bool {
+    TO_GROW.with(|files| !files.borrow().is_empty())
+}
+
+/// Grows the files without a grower thread. False if a flush of this thread's queues is in flight.
+/// Growth syncs, and would wait for that flush, whose end only this thread can handle. No queue of
+/// the thread but `driver` is at work.
 pub(super) fn grow(driver: &Driver) -> bool {
-    if TO_GROW.with(|files| files.borrow().is_empty()) {
-        return false;
-    }
     let flushes = Cell::new(driver.transfers.any_flushes());
     each_own(|other| flushes.set(flushes.get() || other.transfers.any_flushes()));
     if flushes.get() {

@@ -158,8 +158,12 @@ impl WriteBehind {
     /// that waited.
     pub fn write_through(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.write_out(self.lock(), Until::Written)?;
-        // Held, so that `trim` does not set the length meanwhile.
-        let mut state = self.not_in_flight(offset, data.len());
+        // A flush in flight does not cover this write. The lock is held, so that no flush and no
+        // `trim` begins meanwhile.
+        let mut state = self.lock();
+        while state.in_flight.is_some() {
+            state = self.wait(state);
+        }
         (state.is_dirty, state.edge) = (true, None);
         let file = self.file();
         match offset == file.len()? {

@@ -46,8 +46,8 @@ pub enum Command {
     ///
     /// Without a scenario: all of them, shortened, in under a minute. Every scenario does the same
     /// work on several paths, interleaved over rounds. Scratch files have no name and vanish with
-    /// the process. Only `bench log --files` makes a directory, `.dioxide-bench-*`, which a kill
-    /// leaves.
+    /// the process. Where they need a name, as in `bench log --files`, a kill leaves
+    /// `.dioxide-bench-*`.
     ///
     /// The lines below a table count operations of dioxide that could have shared a request with
     /// their neighbour but did not, by reason:

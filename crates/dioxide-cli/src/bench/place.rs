@@ -12,9 +12,7 @@ use crate::sys::count_extents;
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::{Buffer, Growth, OpenOptions};
-use rustix::fs::{
-    FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstatvfs, open, syncfs, unlink,
-};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open, syncfs, unlink};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -61,7 +59,6 @@ impl BenchTarget {
             bail!("{} is not a directory", path.display());
         }
         let disk = Disk::find(metadata.dev());
-        remove_stale(path);
         let place =
             Self { path: path.to_owned(), kind: Kind::Directory(directory), fs: None, disk };
         let fs = FileSystem::of(&place.scratch()?);
@@ -175,10 +172,7 @@ impl BenchTarget {
                 Err(error) => {
                     return Err(error).with_context(|| format!("make {}", path.display()));
                 }
-                Ok(()) => {
-                    let lock = lock_of(&path);
-                    return Ok(ScratchDir { path, _lock: lock });
-                }
+                Ok(()) => return Ok(ScratchDir(path)),
             }
         }
     }
@@ -298,23 +292,18 @@ const HEADER_BYTES: usize = 4096;
 const NOTHING_MAX_BYTES: u64 = 1 << 60;
 
 /// A directory that is removed with its files.
-pub struct ScratchDir {
-    path: PathBuf,
-    /// Until the directory is gone: other containers do not see this process. None where
-    /// directories have no locks.
-    _lock: Option<File>,
-}
+pub struct ScratchDir(PathBuf);
 
 impl ScratchDir {
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.0
     }
 }
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            say(&format!("{} is left: {error}", self.path.display()));
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            say(&format!("{} is left: {error}", self.0.display()));
         }
     }
 }
@@ -325,28 +314,6 @@ const NAME: &str = ".dioxide-bench-";
 fn next_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{NAME}{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed))
-}
-
-/// The lock of a scratch directory. None if another process has it.
-fn lock_of(directory: &Path) -> Option<File> {
-    let file = File::open(directory).ok()?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    Some(file)
-}
-
-/// Removes the scratch directories of killed processes.
-fn remove_stale(directory: &Path) {
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
-    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|it| it.is_dir())) {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(NAME)?.split('-').next());
-        let is_dead = pid.is_some_and(|pid| {
-            pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
-        });
-        if is_dead && let Some(_lock) = lock_of(&entry.path()) {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
 }
 
 /// The file of one run. Each call that opens it makes a new description.
@@ -626,29 +593,6 @@ mod tests {
             std::fs::write(directory.path().join(name), []).unwrap();
         }
         make().unwrap();
-    }
-
-    #[test]
-    fn a_killed_bench_left_its_directory() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = BenchTarget::directory(directory.path()).unwrap();
-        let own = place.make_dir().unwrap();
-        // No process has a number this high.
-        let left = |name: &str| {
-            let left = directory.path().join(format!("{NAME}{name}"));
-            std::fs::create_dir_all(left.join("0")).unwrap();
-            left
-        };
-        let (stale, locked, other) =
-            (left("4294967295-0"), left("4294967295-1"), left("mine-4294967295"));
-        std::fs::write(stale.join("0/segment"), "records").unwrap();
-        let lock = lock_of(&locked).unwrap();
-        BenchTarget::directory(directory.path()).unwrap();
-        assert!(!stale.exists());
-        assert!(own.path().exists() && locked.exists() && other.exists());
-        drop(lock);
-        BenchTarget::directory(directory.path()).unwrap();
-        assert!(!locked.exists());
     }
 
     #[test]

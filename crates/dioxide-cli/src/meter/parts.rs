@@ -24,7 +24,7 @@ impl<'a> Parts<'a> {
         let begun = Instant::now();
         let outcome = part();
         self.elapsed += begun.elapsed();
-        self.counters.add(&before, &Counters::read(self.meter.disk));
+        self.counters.add(&before, &Counters::read_behind(self.meter.disk));
         outcome
     }
 

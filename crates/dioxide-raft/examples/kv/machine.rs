@@ -136,7 +136,11 @@ impl Machine {
     async fn save(&self, last: Option<LogId<u64>>, bytes: Vec<u8>) -> Result<()> {
         let file = self.file.clone();
         let save = tokio::task::spawn_blocking(move || file.replace(last, &bytes));
-        save.await.map_err(failed)?.map_err(failed)
+        let saved = save.await.map_err(failed)?.map_err(failed);
+        if saved.is_err() {
+            self.file.durable.fail();
+        }
+        saved
     }
 }
 
