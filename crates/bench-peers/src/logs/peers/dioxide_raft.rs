@@ -60,14 +60,14 @@ impl Peer for Groups {
 
     fn read_back(self: Box<Self>, visit: Visit<'_>) -> Result<()> {
         let groups = self.groups.into_iter().map(Mutex::into_inner);
-        let lasts = groups.map(|group| group.map(|group| group.last));
-        let lasts: Vec<u64> =
-            lasts.collect::<Result<_, _>>().map_err(|_| anyhow!("a writer panicked"))?;
+        let ends = groups.map(|group| group.map(|group| group.next));
+        let ends: Vec<u64> =
+            ends.collect::<Result<_, _>>().map_err(|_| anyhow!("a writer panicked"))?;
         self.logs.close()?;
         let logs = RaftLogs::open(&self.dir)?;
-        for (lane, last) in lasts.into_iter().enumerate() {
+        for (lane, end) in ends.into_iter().enumerate() {
             let mut group = Group::new(logs.group(lane as u64)?);
-            self.runtime.block_on(group.read_back(last, visit))?;
+            self.runtime.block_on(group.read_back(end, visit))?;
         }
         Ok(logs.close()?)
     }

@@ -31,10 +31,10 @@ fn read_back(
     file_bytes: u32,
     visit: Visit<'_>,
 ) -> Result<()> {
-    let last = store.last;
+    let next = store.next;
     runtime.block_on(store.log.stop())?;
     let mut store = start(runtime, dir, file_bytes)?;
-    runtime.block_on(store.read_back(last, visit))?;
+    runtime.block_on(store.read_back(next, visit))?;
     Ok(runtime.block_on(store.log.stop())?)
 }
 
