@@ -2,14 +2,12 @@
 //! refused, or has only records that were once appended under their LSNs.
 #![no_main]
 
-use damage::{Damage, SEGMENT_BYTES, apply};
-use dioxide_log::storage::Storage;
+use damage::{Damage, SEGMENT_BYTES, apply, restore, shared};
 use dioxide_log::storage::memory::Memory;
 use dioxide_log::{Error, LogOptions, LogReader, LogView, Lsn};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 mod damage;
 
@@ -72,10 +70,6 @@ fn check(program: &Program) {
     }
 }
 
-fn shared(disk: &Memory) -> Arc<dyn Storage> {
-    Arc::new(disk.clone())
-}
-
 fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
     let options = LogOptions::new().segment_bytes(SEGMENT_BYTES as u64).spare_segments(1);
     let log = options.open_storage(shared(disk)).expect("a new log");
@@ -117,12 +111,7 @@ fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
     } else {
         let killed = disk.copy();
         log.close().expect("memory");
-        for name in disk.names() {
-            disk.take(name);
-        }
-        for name in killed.names() {
-            disk.put(killed.edit(name, |bytes| bytes.clone()));
-        }
+        restore(disk, &killed);
     }
 }
 

@@ -2,14 +2,12 @@
 //! refused, or its streams have only records that were once appended under their LSNs.
 #![no_main]
 
-use damage::{Damage, SEGMENT_BYTES, apply};
-use dioxide_log::storage::Storage;
+use damage::{Damage, SEGMENT_BYTES, apply, restore, shared};
 use dioxide_log::storage::memory::Memory;
 use dioxide_log::{Error, LogOptions, Lsn, StreamLog, StreamReader, StreamView};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 mod damage;
 
@@ -74,10 +72,6 @@ fn options() -> LogOptions {
     LogOptions::new().segment_bytes(SEGMENT_BYTES as u64).spare_segments(1)
 }
 
-fn shared(disk: &Memory) -> Arc<dyn Storage> {
-    Arc::new(disk.clone())
-}
-
 /// Forged records may be those of a log without streams.
 fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::Version { .. } | Error::Options(_))
@@ -126,12 +120,7 @@ fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
     // As a kill leaves it.
     let killed = disk.copy();
     log.close().expect("memory");
-    for name in disk.names() {
-        disk.take(name);
-    }
-    for name in killed.names() {
-        disk.put(killed.edit(name, |bytes| bytes.clone()));
-    }
+    restore(disk, &killed);
 }
 
 fn streams(log: &StreamLog) -> Streams {

@@ -324,7 +324,7 @@ mod tests {
     /// `check` accepts the file, and the error came after the whole run.
     #[test]
     fn a_result_in_a_read_only_directory_was_lost() {
-        const NOBODY: u32 = 65534;
+        const OTHER_USER: u32 = 65534;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("out.json");
         fs::write(&file, "the old result").unwrap();
@@ -333,7 +333,7 @@ mod tests {
         // Root may write to each directory.
         let replace_without_rights = || {
             if rustix::process::geteuid().is_root() {
-                let user = Uid::from_raw(NOBODY);
+                let user = Uid::from_raw(OTHER_USER);
                 rustix::thread::set_thread_res_uid(user, user, user).unwrap();
             }
             check(&[Wanted { option: "--json", path: &file }], &[]).unwrap();

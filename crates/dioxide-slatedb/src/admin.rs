@@ -2,7 +2,7 @@
 
 use crate::epoch::EpochFile;
 use crate::error::{blocking, data, of_log};
-use crate::{LocalWal, Medium, lock};
+use crate::{LocalWal, Medium, lock, parent_of};
 use async_trait::async_trait;
 use dioxide_log::{Durability, Error, Log, LogReader, Lsn};
 use slatedb::VersionedManifest;
@@ -121,7 +121,7 @@ fn delete(wal: &LocalWal, dry_run: bool) -> Result<Vec<String>, WalError> {
     if !dry_run {
         paths.iter().try_for_each(fs::remove_file).map_err(of_io(dir))?;
         fs::remove_dir(dir).map_err(of_io(dir))?;
-        sync(dir.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+        sync(parent_of(dir))?;
     }
     Ok(paths.iter().map(|path| path.display().to_string()).collect())
 }

@@ -233,12 +233,16 @@ fn unavailable(error: io::Error) -> WalError {
     WalError::Unavailable(Arc::new(error))
 }
 
+/// The directory that has the name of this one.
+fn parent_of(dir: &Path) -> &Path {
+    dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Asks for the log in this directory, and creates the directory for it.
 fn ask(dir: &Path, epoch: u64) -> io::Result<Asked> {
     if !dir.exists() {
         fs::create_dir_all(dir)?;
-        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+        File::open(parent_of(dir))?.sync_all()?;
     }
     let file = EpochFile::open(dir)?;
     let (highest, is_known) = file.ask(epoch)?;

@@ -3,11 +3,28 @@
 
 use dioxide_log::Lsn;
 use dioxide_log::fuzzing::{Flags, Frame, Header, Home, Kind, checksum_of, frame_bytes};
+use dioxide_log::storage::Storage;
 use dioxide_log::storage::memory::Memory;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use std::sync::Arc;
 
 pub const SEGMENT_BYTES: usize = 64 << 10;
 const BLOCK: usize = 4096;
+
+/// The disk, for a log.
+pub fn shared(disk: &Memory) -> Arc<dyn Storage> {
+    Arc::new(disk.clone())
+}
+
+/// Puts the segments of a copy in the place of those that the disk has.
+pub fn restore(disk: &Memory, copy: &Memory) {
+    for name in disk.names() {
+        disk.take(name);
+    }
+    for name in copy.names() {
+        disk.put(copy.edit(name, |bytes| bytes.clone()));
+    }
+}
 
 /// A segment, and a block or byte of it.
 #[derive(Debug, Arbitrary)]

@@ -1,11 +1,10 @@
 //! Rights of the process and of files. Each of these calls first hands the files back.
 
+use super::hand_back_at;
 use crate::files::{self, Still};
 use crate::next::interpose;
 use crate::process;
-use crate::surroundings::key_of_path;
 use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, uid_t};
-use std::ffi::CStr;
 
 const WHY: &str = "the rights to it change";
 
@@ -19,19 +18,12 @@ fn of_descriptor(fd: c_int) -> Option<Still> {
     process::hand_back_and_hold(|| files::hand_back_descriptor(fd, WHY))
 }
 
-/// For the file of a path. An empty path may mean the descriptor itself.
+/// For the file of a path.
 fn of_path(dir: c_int, path: *const c_char, flags: c_int) -> Option<Still> {
     process::hand_back_and_hold(|| {
-        if path.is_null() {
-            return;
+        if !path.is_null() {
+            hand_back_at(dir, path, flags, WHY);
         }
-        // SAFETY: by the contract of the call, a string that ends with a zero byte.
-        let path = unsafe { CStr::from_ptr(path) };
-        if path.is_empty() {
-            return files::hand_back_descriptor(dir, WHY);
-        }
-        let key = key_of_path(dir, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0);
-        files::hand_back_path(key, WHY);
     })
 }
 

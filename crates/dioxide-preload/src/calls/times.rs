@@ -1,10 +1,9 @@
 //! Times that the program sets. The files first go back, because a hand-back sets the times.
 
+use super::hand_back_at;
 use crate::files;
 use crate::next::interpose;
-use crate::surroundings::key_of_path;
 use libc::{c_char, c_int, timespec, timeval, utimbuf};
-use std::ffi::CStr;
 
 const WHY: &str = "the program sets its times";
 
@@ -13,15 +12,10 @@ fn of_path(dir: c_int, path: *const c_char, flags: c_int) {
     if !files::any_taken() {
         return;
     }
-    if path.is_null() {
-        return files::hand_back_descriptor(dir, WHY);
+    match path.is_null() {
+        true => files::hand_back_descriptor(dir, WHY),
+        false => hand_back_at(dir, path, flags, WHY),
     }
-    // SAFETY: by the contract of the call, a string that ends with a zero byte.
-    let path = unsafe { CStr::from_ptr(path) };
-    if path.is_empty() {
-        return files::hand_back_descriptor(dir, WHY);
-    }
-    files::hand_back_path(key_of_path(dir, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0), WHY);
 }
 
 interpose! {

@@ -43,7 +43,8 @@ pub fn exec_begins() {
 
 /// This thread is not in exec, so its last one has failed.
 pub(super) fn not_in_exec() {
-    if EXECUTES.load(Ordering::Relaxed) != 0 && EXECUTES.load(Ordering::Relaxed) == own_thread() {
+    let thread = EXECUTES.load(Ordering::Relaxed);
+    if thread != 0 && thread == own_thread() {
         EXECUTES.store(0, Ordering::SeqCst);
     }
 }
