@@ -20,7 +20,8 @@
 //! and the frames of one write. A [`storage`] is a medium. `recover` reads a log as it was left,
 //! and `writer` continues it: it owns the control flow of appends, truncations and flushes. `pool`
 //! makes and frees segments, for one log or for those of a `set`. `reader` follows the writer, and
-//! `view` reads without one. Both go along the frames by a `cursor`. `streams` is a layer on top:
+//! `view` reads without one. Both go along the frames by a `cursor`. `log_reader` follows the
+//! writer of another process, and a `timer` wakes its tasks. `streams` is a layer on top:
 //! many logs in one. [`observe`] reports events, for metrics and traces. `suite`, with the feature
 //! of that name, checks media of others.
 
@@ -49,6 +50,7 @@ mod streams;
 pub mod suite;
 mod threads;
 mod ticket;
+mod timer;
 mod view;
 mod window;
 mod writer;

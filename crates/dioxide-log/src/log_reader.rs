@@ -12,6 +12,7 @@ use crate::recover::{Member, follow, member_of};
 use crate::storage::device::is_device;
 use crate::storage::dir::Dir;
 use crate::storage::{Mark, Storage};
+use crate::timer;
 use crate::view::{self, LOOKS_MAX};
 use crate::window::Window;
 use dioxide::Buffer;
@@ -167,6 +168,18 @@ impl LogReader {
         Ok(size.map(|size| self.lend(size).1))
     }
 
+    /// As [`next`](Self::next), and waits for a record, for a task. The reads themselves block.
+    /// Dropping the future loses no record.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub async fn next_async(&mut self) -> Result<Record<'_>> {
+        let storage = self.storage.clone();
+        let size = wait_async(storage.path(), || self.advance()).await?;
+        Ok(self.lend(size).1)
+    }
+
     /// Whether it is a log of streams.
     pub(crate) fn has_streams(&self) -> bool {
         let last = self.followed.chain.back().expect("the last segment");
@@ -314,6 +327,21 @@ pub(crate) fn wait_within<T>(
         }
         thread::sleep(pause.min(left));
         pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+/// Looks for a record until it is there. `path` is that of the log, for messages.
+pub(crate) async fn wait_async<T>(
+    path: &Path,
+    mut find: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let mut time = PAUSE_MIN;
+    loop {
+        if let Some(found) = find()? {
+            return Ok(found);
+        }
+        timer::pause(path, time).await?;
+        time = (2 * time).min(PAUSE_MAX);
     }
 }
 

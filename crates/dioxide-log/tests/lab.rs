@@ -9,6 +9,7 @@ use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials};
+use futures::executor::block_on;
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,6 +17,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -121,6 +123,21 @@ fn a_second_writer_is_refused(dir: TestDir) -> TrialResult {
     assert_eq!(LogView::open(disk.path())?.next_lsn(), Lsn(2));
     log.close()?;
     assert_eq!(records(&options().open(disk.path())?), [1]);
+    Ok(())
+}
+
+/// A child has the memory of the thread that wakes tasks, and not the thread.
+fn a_task_of_a_child_waits_for_a_record(dir: TestDir) -> TrialResult {
+    let waits = |path: &Path| {
+        let log = options().open(path)?;
+        let mut reader = LogReader::open(path)?;
+        let mut next = Box::pin(reader.next_async());
+        let is_ready = next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        log.append(b"a record")?;
+        Ok::<_, Error>((is_ready, block_on(next)?.lsn))
+    };
+    assert_eq!(waits(&dir.join("log"))?, (false, Lsn(1)));
+    assert!(holds_in_a_fork(|| matches!(waits(&dir.join("other")), Ok((false, Lsn(1))))));
     Ok(())
 }
 
@@ -433,6 +450,11 @@ fn trials() -> Vec<Trial> {
             a_log_without_its_first_header_is_found,
         ),
         lab_trial("a_position_kept_a_closed_device", Fs::Ext4, a_position_kept_a_closed_device),
+        lab_trial(
+            "a_task_of_a_child_waits_for_a_record",
+            Fs::Ext4,
+            a_task_of_a_child_waits_for_a_record,
+        ),
         lab_trial("a_second_writer_is_refused", Fs::Ext4, a_second_writer_is_refused),
         lab_trial("an_older_log_behind_zeros_is_gone", Fs::Ext4, an_older_log_behind_zeros_is_gone),
         lab_trial("other_content_is_not_overwritten", Fs::Ext4, other_content_is_not_overwritten),

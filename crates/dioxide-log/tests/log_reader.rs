@@ -4,9 +4,13 @@ use dioxide_log::storage::memory::Memory;
 use dioxide_log::storage::{Mark, Segment, Storage};
 use dioxide_log::{Durability, Error, Log, LogOptions, LogReader, Lsn, Result};
 use fastrand::Rng;
+use futures::executor::block_on;
+use futures::future::join;
 use std::collections::VecDeque;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 use std::{fmt, fs, thread};
 
@@ -203,6 +207,37 @@ fn a_reader_waits_for_records_and_is_told_of_removed_ones() {
     assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
     reader.seek(reader.first_lsn());
     assert_eq!(rest(&mut reader), records(&log));
+}
+
+/// Of two tasks on one thread, each goes on while the other one waits.
+#[test]
+fn tasks_wait_for_records() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let log = small().open(dir.path()).unwrap();
+    let mut readers = [(); 2].map(|()| LogReader::open(dir.path()).unwrap());
+    let mut context = Context::from_waker(Waker::noop());
+    // Dropping a future that waits loses no record.
+    assert!(pin!(readers[0].next_async()).poll(&mut context).is_pending());
+    let [one, other] = readers.each_mut().map(|reader| async {
+        for number in 0..50u64 {
+            let record = reader.next_async().await.unwrap();
+            assert_eq!((record.lsn, record.payload), (Lsn(number + 1), &number.to_le_bytes()[..]));
+        }
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..50u64 {
+                log.append(&number.to_le_bytes()).unwrap();
+            }
+        });
+        block_on(async { join(one, other).await });
+    });
+    log.truncate_front(Lsn(40)).unwrap();
+    log.close().unwrap();
+    let [reader, _] = &mut readers;
+    reader.seek(Lsn(1));
+    let error = block_on(reader.next_async()).unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
 }
 
 /// It had read ahead of what was stable. It then looked for changes, and yet returned those bytes.

@@ -4,14 +4,13 @@ use dioxide_log::observe::{self, Event, ObserverIsSet};
 use dioxide_log::storage::Storage;
 use dioxide_log::storage::memory::{Faults, Memory};
 use dioxide_log::{Durability, Log, LogOptions, Lsn, Report, StreamLog};
+use futures::executor::block_on;
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, Once};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const THREADS: u64 = 8;
@@ -81,23 +80,6 @@ fn observe() {
 /// The events of a log since the last call.
 fn take(log: &Path) -> Seen {
     SEEN.lock().unwrap().remove(log).unwrap_or_default()
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Parked(Thread);
-    impl Wake for Parked {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Parked(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }
 
 /// Appends by calls and by futures.

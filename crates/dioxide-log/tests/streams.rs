@@ -8,8 +8,8 @@ use dioxide_log::{
     Durability, Error, Log, LogOptions, Lsn, Stream, StreamChange, StreamFollow, StreamIter,
     StreamLog,
 };
+use futures::executor::block_on;
 use hooked::{Call, Hooked};
-use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -241,25 +241,6 @@ fn threads_and_followers_of_many_streams() {
     let waiting = thread::spawn(move || follower.next().unwrap().is_none());
     log.close().unwrap();
     assert!(waiting.join().unwrap(), "a follower ends with the log");
-}
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }
 
 /// The second truncation changed nothing, and was ready while the first one was in flight.

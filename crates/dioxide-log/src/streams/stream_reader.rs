@@ -14,7 +14,7 @@ use super::view::{StreamView, without_streams};
 use crate::error::{Error, Result};
 use crate::format::LogId;
 use crate::index::Location;
-use crate::log_reader::{LogReader, wait_within};
+use crate::log_reader::{LogReader, wait_async, wait_within};
 use crate::lsn::Lsn;
 use crate::reader::Record;
 use crate::storage::Storage;
@@ -141,6 +141,18 @@ impl StreamReader {
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Record<'_>>> {
         let location = wait_within(limit, || self.advance())?;
         Ok(location.map(|location| self.lend(location)))
+    }
+
+    /// As [`next`](Self::next), and waits for a record, for a task. The reads themselves block.
+    /// Dropping the future loses no record.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub async fn next_async(&mut self) -> Result<Record<'_>> {
+        let storage = self.log.storage().clone();
+        let location = wait_async(storage.path(), || self.advance()).await?;
+        Ok(self.lend(location))
     }
 
     /// Reads the next record, and returns its location. None if there is none yet.
