@@ -109,7 +109,10 @@ impl History {
             // Before the recycle completes the old life may still be there, whole.
             Act::Recycle(_) => self.floor = 0,
             Act::Begin { .. } | Act::Stable { .. } => unreachable!("of the files of a log"),
-            Act::LogAppend { .. } | Act::Logged { .. } | Act::Front(_) | Act::WasFront(_) => {
+            Act::LogAppend { .. } | Act::Logged { .. } | Act::Shown(..) | Act::Retained(_) => {
+                unreachable!("of a log in segments")
+            }
+            Act::Front(_) | Act::WasFront(_) | Act::Back(_) | Act::WasBack(_) => {
                 unreachable!("of a log in segments")
             }
             Act::BeginPart { .. } | Act::StablePart { .. } => unreachable!("of no log"),

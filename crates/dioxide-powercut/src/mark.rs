@@ -59,6 +59,14 @@ pub enum Act {
     Front(u64),
     /// The front of a log has been truncated to this LSN.
     WasFront(u64),
+    /// The front of a log was seen at this LSN. Its options of retention move it.
+    Retained(u64),
+    /// The truncation of the back of a log to this LSN begins.
+    Back(u64),
+    /// The back of a log has been truncated to this LSN.
+    WasBack(u64),
+    /// A follower of a log was shown this record.
+    Shown(Name, u64),
     /// This version of a block is stable.
     Stable {
         /// As above.
@@ -112,6 +120,10 @@ impl Mark {
             Act::WasFront(lsn) => (13, lsn, 0, 0),
             Act::BeginPart { part, version } => (14, part, version, 0),
             Act::StablePart { part, version } => (15, part, version, 0),
+            Act::Retained(lsn) => (16, lsn, 0, 0),
+            Act::Back(lsn) => (17, lsn, 0, 0),
+            Act::WasBack(lsn) => (18, lsn, 0, 0),
+            Act::Shown(record, lsn) => (19, name(record), lsn, 0),
         };
         [kind | self.file << 8, first, second, third]
     }
@@ -140,6 +152,10 @@ impl Mark {
             13 => Act::WasFront(first),
             14 => Act::BeginPart { part: first, version: second },
             15 => Act::StablePart { part: first, version: second },
+            16 => Act::Retained(first),
+            17 => Act::Back(first),
+            18 => Act::WasBack(first),
+            19 => Act::Shown(record, second),
             kind => panic!("no mark is of kind {kind}"),
         };
         Mark { file: head >> 8, act }
@@ -170,6 +186,10 @@ mod tests {
             Act::WasFront(1 << 60),
             Act::BeginPart { part: 1 << 40, version: 7 },
             Act::StablePart { part: 1 << 40, version: 7 },
+            Act::Retained(1 << 60),
+            Act::Back(1 << 60),
+            Act::WasBack(1 << 60),
+            Act::Shown(record, 1 << 60),
         ];
         for act in acts {
             let mark = Mark { file: 1, act };

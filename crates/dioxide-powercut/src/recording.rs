@@ -242,35 +242,28 @@ impl Recording {
     fn expected(&self, cut: u64) -> Expected {
         let marked = self.marks.partition_point(|(place, _)| *place < cut);
         let (before, after) = self.marks.split_at(marked);
-        let last = self.marks.iter().map(|(_, mark)| mark.file).max().unwrap_or(0);
+        let files = 0..=self.marks.iter().map(|(_, mark)| mark.file).max().unwrap_or(0);
+        let acts = |marks: &[(u64, Mark)], file| -> Vec<Act> {
+            let of_file = marks.iter().filter(|(_, mark)| mark.file == file);
+            of_file.map(|(_, mark)| mark.act).collect()
+        };
         match self.marks.first().map(|(_, mark)| mark.act) {
             Some(Act::Begin { .. }) => {
-                return Expected::Blocks(Blocks::of(before.iter().map(|(_, mark)| mark)));
+                Expected::Blocks(Blocks::of(before.iter().map(|(_, mark)| mark)))
             }
             Some(Act::LogAppend { .. }) => {
-                let of = |file| {
-                    let acts = before.iter().filter(|(_, mark)| mark.file == file);
-                    WriteAhead::of(acts.map(|(_, mark)| mark.act))
-                };
-                return Expected::WriteAhead((0..=last).map(of).collect());
+                let of = |file| WriteAhead::foreseeing(acts(before, file), acts(after, file));
+                Expected::WriteAhead(files.map(of).collect())
             }
             Some(Act::BeginPart { .. }) => {
-                let of = |file| {
-                    let acts = before.iter().filter(|(_, mark)| mark.file == file);
-                    Parts::of(acts.map(|(_, mark)| mark.act))
-                };
-                return Expected::Parts((0..=last).map(of).collect());
+                let of = |file| Parts::of(acts(before, file).into_iter());
+                Expected::Parts(files.map(of).collect())
             }
-            _ => {}
+            _ => {
+                let of = |file| History::foreseeing(acts(before, file), acts(after, file));
+                Expected::Logs(files.map(of).collect())
+            }
         }
-        let history = |file| {
-            let of_file = |mark: &&(u64, Mark)| mark.1.file == file;
-            let acts = |marks: &'_ [(u64, Mark)]| -> Vec<Act> {
-                marks.iter().filter(of_file).map(|(_, mark)| mark.act).collect()
-            };
-            History::foreseeing(acts(before), acts(after))
-        };
-        Expected::Logs((0..=last).map(history).collect())
     }
 
     /// Whether it rewrites blocks that have acknowledged bytes, so that torn writes matter.
@@ -308,10 +301,7 @@ impl Expected {
                 Ok(losses?.concat())
             }
             Self::Blocks(blocks) => blocks.check(dir),
-            Self::WriteAhead(logs) => {
-                let losses = (0..).zip(logs).map(|(file, log)| log.check(dir, file));
-                Ok(losses.collect::<io::Result<Vec<_>>>()?.concat())
-            }
+            Self::WriteAhead(logs) => WriteAhead::check(logs, dir),
             Self::Parts(files) => {
                 let losses = (0..).zip(files).map(|(file, parts)| parts.check(dir, file));
                 Ok(losses.collect::<io::Result<Vec<_>>>()?.concat())

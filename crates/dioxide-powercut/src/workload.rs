@@ -3,18 +3,18 @@
 //! that.
 
 mod files;
+mod logs;
 
 use crate::mark::{Act, Mark, Name};
 use crate::parts;
 use crate::shared::{Flush, Play, Scheme, Space};
-use crate::write_ahead;
-use crate::write_ahead::Acknowledged::{OnReturn, OnSync, Unsynced};
 use crate::{BLOCK, SECTOR};
 use dioxide::{Buffer, Durability, File, Growth, OpenOptions, Queue, Tail};
 use dioxide_testkit::child::Acks;
 use dioxide_testkit::fuse_disk::Marks;
 use dioxide_testkit::lab::{Applies, Fs};
 use dioxide_testkit::records::{Frame, Random, Stamp};
+use logs::Acknowledged::{OnReturn, OnSync, Unsynced};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -131,8 +131,12 @@ pub const WORKLOADS: &[Workload] = &[
     on_all("files-zeroed", where_zeros_grow, files::append_zeroed),
     on_all("growth-steps", with_an_ordered_journal, files::append_between_commits),
     on_all("growth-steps-zeroed", with_an_ordered_journal, files::append_zeroed_between_commits),
-    honest("write-ahead", everywhere, |player| write_ahead::append(player, OnReturn)),
-    honest("write-ahead-sync", everywhere, |player| write_ahead::append(player, OnSync)),
+    honest("write-ahead", everywhere, |player| logs::append(player, OnReturn)),
+    honest("write-ahead-sync", everywhere, |player| logs::append(player, OnSync)),
+    honest("write-ahead-retained", everywhere, logs::retain),
+    honest("write-ahead-followed", everywhere, |player| logs::follow(player, false)),
+    of("write-ahead-set", everywhere, Run::OnAll(logs::LOGS, logs::append_to_set)),
+    of("write-ahead-streams", everywhere, Run::OnAll(logs::STREAMS, logs::append_to_streams)),
     honest("parts", everywhere, parts::write),
     in_large_sectors(honest("parts-large-sectors", everywhere, parts::write)),
     shared("blocks", Space::Unwritten, Flush::Dioxide),
@@ -149,9 +153,11 @@ pub const UNSYNCED: Workload = control(honest("unsynced", everywhere, append_uns
 
 /// The same for a log.
 pub const WRITE_AHEAD_UNSYNCED: Workload =
-    control(honest("write-ahead-unsynced", everywhere, |player| {
-        write_ahead::append(player, Unsynced)
-    }));
+    control(honest("write-ahead-unsynced", everywhere, |player| logs::append(player, Unsynced)));
+
+/// A follower is shown records that were never flushed.
+pub const SHOWN_UNSYNCED: Workload =
+    control(honest("write-ahead-shown-unsynced", everywhere, |player| logs::follow(player, true)));
 
 /// Another control, without dioxide: each record rewrites the last block, with zeros first.
 pub const ZEROS_IN_FRONT: Workload =
@@ -176,6 +182,7 @@ pub const CLEAN_FILE_AFTER_GROWTH: Workload =
 pub const CONTROLS: &[Workload] = &[
     UNSYNCED,
     WRITE_AHEAD_UNSYNCED,
+    SHOWN_UNSYNCED,
     ZEROS_IN_FRONT,
     PARTS_TOGETHER,
     UNFLUSHED,

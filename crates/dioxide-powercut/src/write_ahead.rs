@@ -1,126 +1,111 @@
-//! Logs of `dioxide-log`. Threads append, also atomic batches, and truncate the front. The records
-//! that acknowledged appends left must be there after a power cut.
+//! What logs of `dioxide-log` must have after a power cut, by the marks of their workloads
+//! ([`workload`](crate::workload)).
 
 use crate::check::Loss;
 use crate::mark::{Act, Name};
-use crate::workload::Player;
-use dioxide::Durability;
-use dioxide_log::{Error, Log, LogOptions, LogView, Lsn};
-use std::collections::HashMap;
+use dioxide_log::{Error, Log, LogOptions, LogView, Lsn, StreamView};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The log is closed and opened again this often.
-const LIVES: u64 = 2;
 /// Small, so that it goes on to the next segment often.
-const SEGMENT_BYTES: u64 = 64 << 10;
-const RECORD_BYTES_MAX: u64 = 6000;
-const HEADER_BYTES: u64 = 16;
-/// Records that the truncations leave.
-const KEPT: u64 = 40;
+pub(crate) const SEGMENT_BYTES: u64 = 64 << 10;
 
-/// When a workload takes a record for acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Acknowledged {
-    /// When the append returns, which is durable.
-    OnReturn,
-    /// When a flush returns.
-    OnSync,
-    /// When the append returns, which is not durable: a control.
-    Unsynced,
-}
+/// The writers from this number on append to two streams at once. Their records have the same names
+/// in both.
+pub(crate) const JOINT: u64 = 1 << 20;
 
-pub(crate) fn append(player: &Player<'_>, acknowledged: Acknowledged) {
-    let durability = match acknowledged {
-        Acknowledged::OnReturn => Durability::EveryWrite,
-        Acknowledged::OnSync | Acknowledged::Unsynced => Durability::OnSync,
-    };
-    let options = options().durability(durability);
-    for life in 0..LIVES {
-        let log = options.open(path_of(player.dir, player.file)).expect("it opens");
-        player.together(|writer| append_some(player, &log, writer + life * 100, acknowledged));
-        log.close().expect("it closes");
-    }
-}
+const LOSSES_MAX: usize = 5;
 
-fn options() -> LogOptions {
+pub(crate) fn options() -> LogOptions {
     LogOptions::new().segment_bytes(SEGMENT_BYTES).spare_segments(1)
 }
 
-fn append_some(player: &Player<'_>, log: &Log, writer: u64, acknowledged: Acknowledged) {
-    let mut random = player.random(writer);
-    let mut written = Vec::new();
-    let mut number = 0;
-    while number < player.records / LIVES {
-        let name = Name { writer, number };
-        let count = if random.below(3) == 0 { 1 + random.below(4) } else { 1 };
-        let bytes = HEADER_BYTES + random.below(RECORD_BYTES_MAX - HEADER_BYTES);
-        let records: Vec<_> = (0..count).map(|nth| record(behind(name, nth), bytes)).collect();
-        let slices: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
-        player.mark(Act::LogAppend { first: name, count, bytes });
-        let lsn = log.append_all(&slices).expect("there is space");
-        written.push((name, lsn));
-        number += count;
-        if acknowledged == Acknowledged::OnSync && random.below(3) > 0 {
-            continue;
-        }
-        if acknowledged == Acknowledged::OnSync {
-            log.sync().expect("it syncs");
-        }
-        for (first, lsn) in written.drain(..) {
-            player.mark(Act::Logged { first, lsn: lsn.0 });
-        }
-        if writer.is_multiple_of(100) && random.below(4) == 0 {
-            let front = lsn.0.saturating_sub(KEPT).max(1);
-            player.mark(Act::Front(front));
-            log.truncate_front(Lsn(front)).expect("it is truncated");
-            player.mark(Act::WasFront(front));
-        }
-    }
-}
-
-fn path_of(dir: &Path, file: u64) -> PathBuf {
+/// The path of a log of its own.
+pub(crate) fn path_of(dir: &Path, file: u64) -> PathBuf {
     dir.join(format!("write-ahead-{file}"))
 }
 
-fn behind(first: Name, nth: u64) -> Name {
+/// The path of a set of logs.
+pub(crate) fn set_path(dir: &Path) -> PathBuf {
+    dir.join("write-ahead-set")
+}
+
+/// The path of a log of streams.
+pub(crate) fn streams_path(dir: &Path) -> PathBuf {
+    dir.join("write-ahead-streams")
+}
+
+pub(crate) fn behind(first: Name, nth: u64) -> Name {
     Name { number: first.number + nth, ..first }
 }
 
-fn record(name: Name, bytes: u64) -> Vec<u8> {
+pub(crate) fn record(name: Name, bytes: u64) -> Vec<u8> {
     let mut record = vec![(name.writer * 31 + name.number * 7) as u8 | 1; bytes as usize];
     record[..8].copy_from_slice(&name.writer.to_le_bytes());
     record[8..16].copy_from_slice(&name.number.to_le_bytes());
     record
 }
 
-/// The appends of a log before a power cut.
+/// The name of a record whose bytes are all right.
+pub(crate) fn name_of(bytes: &[u8]) -> Option<Name> {
+    let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let name = Name { writer: number(0)?, number: number(8)? };
+    (record(name, bytes.len() as u64) == bytes).then_some(name)
+}
+
+/// The appends of a log, or of a stream, before a power cut.
 #[derive(Debug, Default)]
 pub struct WriteAhead {
     /// The number of records of a batch, and their length, by the name of the first.
     begun: HashMap<Name, (u64, u64)>,
+    /// The first record of each batch, and its LSN.
     acknowledged: Vec<(Name, u64)>,
+    /// The records that followers were shown.
+    shown: Vec<(Name, u64)>,
+    /// The first records of batches that are being truncated away, and of those that are gone.
+    leaving: Vec<Name>,
+    gone: HashSet<Name>,
     /// The front that was acknowledged, and the highest that was begun.
     front: u64,
     front_max: u64,
 }
 
 impl WriteAhead {
-    /// The log with these acts.
-    pub fn of(acts: impl Iterator<Item = Act>) -> Self {
+    /// The log with the acts before a power cut. The later ones show how far retention may have
+    /// moved its front by then.
+    pub fn foreseeing(
+        before: impl IntoIterator<Item = Act>,
+        after: impl IntoIterator<Item = Act>,
+    ) -> Self {
         let mut log = Self { front: 1, front_max: 1, ..Self::default() };
-        for act in acts {
-            match act {
-                Act::LogAppend { first, count, bytes } => {
-                    log.begun.insert(first, (count, bytes));
-                }
-                Act::Logged { first, lsn } => log.acknowledged.push((first, lsn)),
-                Act::Front(lsn) => log.front_max = log.front_max.max(lsn),
-                Act::WasFront(lsn) => log.front = log.front.max(lsn),
-                _ => unreachable!("of another workload: {act:?}"),
-            }
-        }
+        before.into_iter().for_each(|act| log.add(act));
+        let retained = after.into_iter().filter_map(|act| match act {
+            Act::Retained(lsn) => Some(lsn),
+            _ => None,
+        });
+        // The first may have been seen before the power cut. The last of all was seen behind the
+        // close.
+        log.front_max = retained.take(2).fold(log.front_max, u64::max);
         log
+    }
+
+    fn add(&mut self, act: Act) {
+        match act {
+            Act::LogAppend { first, count, bytes } => {
+                self.begun.insert(first, (count, bytes));
+            }
+            Act::Logged { first, lsn } => self.acknowledged.push((first, lsn)),
+            Act::Shown(name, lsn) => self.shown.push((name, lsn)),
+            Act::Front(lsn) | Act::Retained(lsn) => self.front_max = self.front_max.max(lsn),
+            Act::WasFront(lsn) => self.front = self.front.max(lsn),
+            Act::Back(back) => {
+                let leaving = self.acknowledged.extract_if(.., |(_, lsn)| *lsn >= back);
+                self.leaving.extend(leaving.map(|(first, _)| first));
+            }
+            Act::WasBack(_) => self.gone.extend(self.leaving.drain(..)),
+            _ => unreachable!("of another workload: {act:?}"),
+        }
     }
 
     /// The number of batches that must survive.
@@ -129,41 +114,35 @@ impl WriteAhead {
         self.acknowledged.iter().filter(is_kept).count()
     }
 
-    /// Opens, checks and closes the log of a file.
+    /// Opens, checks and closes the logs of a workload.
     ///
     /// # Errors
     ///
     /// An error of the check itself. A log that cannot be opened is a loss.
-    pub fn check(&self, dir: &Path, file: u64) -> io::Result<Vec<Loss>> {
-        let path = path_of(dir, file);
-        if !path.exists() {
-            return Ok(self.loss_unless(self.acknowledged.is_empty(), "the log is gone"));
+    pub fn check(logs: &[Self], dir: &Path) -> io::Result<Vec<Loss>> {
+        let found = match find(dir, logs.len() as u64) {
+            Ok(found) => found,
+            Err(error) => return Ok(vec![error.to_string()]),
+        };
+        let mut losses = Vec::new();
+        for ((log, found), file) in logs.iter().zip(&found).zip(0..) {
+            let of_log = match found {
+                Some(found) => log.compare(found),
+                None if log.acknowledged.is_empty() => Vec::new(),
+                None => vec!["it is gone".to_owned()],
+            };
+            losses.extend(of_log.into_iter().map(|loss| format!("log {file}: {loss}")));
         }
-        match self.losses(&path) {
-            Ok(losses) => Ok(losses),
-            Err(error) => Ok(vec![error.to_string()]),
-        }
-    }
-
-    fn loss_unless(&self, holds: bool, loss: &str) -> Vec<Loss> {
-        if holds { Vec::new() } else { vec![loss.to_owned()] }
-    }
-
-    fn losses(&self, path: &Path) -> Result<Vec<Loss>, Error> {
-        let log = options().open(path)?;
-        let first = log.first_lsn().0;
-        let records = log.iter_from(Lsn(first)).collect::<Result<Vec<_>, _>>()?;
-        let mut losses = self.compare(first, &records);
-        log.close()?;
-        let view = LogView::open(path)?;
-        let seen = view.iter_from(Lsn(first)).collect::<Result<Vec<_>, _>>()?;
-        losses.extend(self.loss_unless(seen == records, "a view sees other records"));
-        losses.truncate(5);
+        losses.extend(halves(&found));
+        losses.truncate(LOSSES_MAX);
         Ok(losses)
     }
 
-    fn compare(&self, front: u64, records: &[(Lsn, Vec<u8>)]) -> Vec<Loss> {
-        let mut losses = Vec::new();
+    fn compare(&self, Found { front, records, is_viewed }: &Found) -> Vec<Loss> {
+        let (front, mut losses) = (*front, Vec::new());
+        if !is_viewed {
+            losses.push("a view sees other records".to_owned());
+        }
         if !(self.front..=self.front_max).contains(&front) {
             losses.push(format!("the front is {front}, not {} to {}", self.front, self.front_max));
         }
@@ -184,6 +163,9 @@ impl WriteAhead {
             else {
                 continue;
             };
+            if self.gone.contains(first) {
+                losses.push(format!("{first:?} was truncated, and is there at {start}"));
+            }
             let whole = lsns.iter().zip(start..).all(|(lsn, at)| at < front || *lsn == Some(at));
             let index = |lsn: &u64| &records[(lsn - front) as usize].1;
             let length = lsns.iter().flatten().all(|lsn| index(lsn).len() as u64 == *bytes);
@@ -201,24 +183,133 @@ impl WriteAhead {
                 losses.push(format!("lost: {first:?}, which was acknowledged at {lsn}"));
             }
         }
+        for (name, lsn) in &self.shown {
+            if *lsn >= front && found.get(name) != Some(lsn) {
+                losses.push(format!("lost: {name:?}, which a follower was shown at {lsn}"));
+            }
+        }
         losses
     }
 }
 
-/// The name of a record whose bytes are all right.
-fn name_of(bytes: &[u8]) -> Option<Name> {
-    let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
-    let name = Name { writer: number(0)?, number: number(8)? };
-    (record(name, bytes.len() as u64) == bytes).then_some(name)
+/// A log as it is after a power cut.
+#[derive(Debug)]
+struct Found {
+    front: u64,
+    records: Vec<(Lsn, Vec<u8>)>,
+    /// Whether a view sees the same records.
+    is_viewed: bool,
+}
+
+impl Found {
+    fn of(log: &Log) -> Result<Self, Error> {
+        let front = log.first_lsn();
+        let records = log.iter_from(front).collect::<Result<_, _>>()?;
+        Ok(Self { front: front.0, records, is_viewed: false })
+    }
+
+    fn view(&mut self, path: &Path) -> Result<(), Error> {
+        let view = LogView::open(path)?;
+        let seen = view.iter_from(view.first_lsn()).collect::<Result<Vec<_>, _>>()?;
+        self.is_viewed = seen == self.records;
+        Ok(())
+    }
+}
+
+/// Opens and closes all logs that are there. None is a missing one.
+fn find(dir: &Path, count: u64) -> Result<Vec<Option<Found>>, Error> {
+    if set_path(dir).exists() {
+        return find_in_set(&set_path(dir), count);
+    }
+    if streams_path(dir).exists() {
+        return find_streams(&streams_path(dir), count);
+    }
+    let find = |file| {
+        let path = path_of(dir, file);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let log = options().open(&path)?;
+        let mut found = Found::of(&log)?;
+        log.close()?;
+        found.view(&path)?;
+        Ok(Some(found))
+    };
+    (0..count).map(find).collect()
+}
+
+fn find_in_set(path: &Path, count: u64) -> Result<Vec<Option<Found>>, Error> {
+    let set = options().open_set(path)?;
+    let names = set.names()?;
+    let find = |file: u64| {
+        let name = file.to_string();
+        if !names.contains(&name) {
+            return Ok(None);
+        }
+        Found::of(&set.log(&name)?).map(Some)
+    };
+    let mut found = (0..count).map(find).collect::<Result<Vec<_>, _>>()?;
+    set.close()?;
+    for (found, file) in found.iter_mut().zip(0u64..) {
+        if let Some(found) = found {
+            found.view(&path.join(file.to_string()))?;
+        }
+    }
+    Ok(found)
+}
+
+fn find_streams(path: &Path, count: u64) -> Result<Vec<Option<Found>>, Error> {
+    let log = options().open_streams(path)?;
+    let find = |id| {
+        let stream = log.stream(id);
+        let front = stream.first_lsn();
+        let records = stream.iter_from(front).collect::<Result<_, _>>()?;
+        Ok::<_, Error>(Found { front: front.0, records, is_viewed: false })
+    };
+    let mut found = (0..count).map(find).collect::<Result<Vec<_>, _>>()?;
+    log.close()?;
+    let view = StreamView::open(path)?;
+    for (found, id) in found.iter_mut().zip(0..) {
+        let seen = view.iter_from(id, view.first_lsn(id)).collect::<Result<Vec<_>, _>>()?;
+        found.is_viewed = seen == found.records;
+    }
+    Ok(found.into_iter().map(Some).collect())
+}
+
+/// The batches of which only one of two streams has the records. These streams are the first two,
+/// and nothing truncates them.
+fn halves(found: &[Option<Found>]) -> Vec<Loss> {
+    let joint = |found: &Option<Found>| -> HashSet<Name> {
+        let records = found.iter().flat_map(|found| &found.records);
+        let names = records.filter_map(|(_, bytes)| name_of(bytes));
+        names.filter(|name| name.writer >= JOINT).collect()
+    };
+    let [one, other, ..] = found else { return Vec::new() };
+    let halves: Vec<_> = joint(one).symmetric_difference(&joint(other)).copied().collect();
+    halves.into_iter().map(|name| format!("only one stream has {name:?}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn name(number: u64) -> Name {
+        Name { writer: 3, number }
+    }
+
+    /// A log from this front on, with records of these numbers and lengths.
+    fn found(front: u64, numbers: &[(u64, u64)]) -> Found {
+        let records = numbers.iter().map(|(number, bytes)| record(name(*number), *bytes));
+        let records = (front..).map(Lsn).zip(records).collect();
+        Found { front, records, is_viewed: true }
+    }
+
+    fn said(log: &WriteAhead, found: &Found) -> String {
+        log.compare(found).join("; ")
+    }
+
     #[test]
     fn losses_are_found() {
-        let name = |number| Name { writer: 3, number };
         let acts = [
             Act::LogAppend { first: name(0), count: 1, bytes: 20 },
             Act::Logged { first: name(0), lsn: 1 },
@@ -226,26 +317,82 @@ mod tests {
             Act::Logged { first: name(1), lsn: 2 },
             Act::LogAppend { first: name(3), count: 2, bytes: 16 },
         ];
-        let log = WriteAhead::of(acts.into_iter());
-        let row = |numbers: &[(u64, u64)]| -> Vec<(Lsn, Vec<u8>)> {
-            let records = numbers.iter().map(|(number, bytes)| record(name(*number), *bytes));
-            (1..).map(Lsn).zip(records).collect()
-        };
-        let whole = row(&[(0, 20), (1, 30), (2, 30), (3, 16), (4, 16)]);
-        assert!(log.compare(1, &whole).is_empty() && log.compare(1, &whole[..3]).is_empty());
+        let log = WriteAhead::foreseeing(acts, []);
+        let whole = [(0, 20), (1, 30), (2, 30), (3, 16), (4, 16)];
+        assert_eq!(said(&log, &found(1, &whole)), "");
+        assert_eq!(said(&log, &found(1, &whole[..3])), "");
         for wrong in [
-            row(&[(0, 20), (1, 30), (2, 30), (3, 16)]),
-            row(&[(0, 20), (1, 30)]),
-            row(&[(0, 20), (2, 30), (1, 30)]),
-            row(&[(0, 20), (1, 30), (2, 30), (9, 16)]),
-            row(&[(0, 20), (1, 31), (2, 31)]),
-            row(&[(0, 20), (1, 30), (2, 30), (0, 20)]),
+            &[(0, 20), (1, 30), (2, 30), (3, 16)][..],
+            &[(0, 20), (1, 30)],
+            &[(0, 20), (2, 30), (1, 30)],
+            &[(0, 20), (1, 30), (2, 30), (9, 16)],
+            &[(0, 20), (1, 31), (2, 31)],
+            &[(0, 20), (1, 30), (2, 30), (0, 20)],
         ] {
-            assert!(!log.compare(1, &wrong).is_empty(), "{wrong:?}");
+            assert_ne!(said(&log, &found(1, wrong)), "", "{wrong:?}");
         }
-        let mut torn = whole;
-        torn[4].1[15] ^= 1;
-        assert!(!log.compare(1, &torn).is_empty());
-        assert!(!log.compare(2, &row(&[])).is_empty(), "the front was never moved");
+        let mut torn = found(1, &whole);
+        torn.records[4].1[15] ^= 1;
+        assert_ne!(said(&log, &torn), "");
+        assert_ne!(said(&log, &found(2, &[])), "", "the front was never moved");
+        let unseen = Found { is_viewed: false, ..found(1, &whole) };
+        assert!(said(&log, &unseen).contains("a view"));
+    }
+
+    #[test]
+    fn what_a_follower_was_shown_is_not_lost() {
+        let append = Act::LogAppend { first: name(0), count: 1, bytes: 20 };
+        let log = WriteAhead::foreseeing([append, Act::Shown(name(0), 1)], []);
+        assert_eq!(said(&log, &found(1, &[(0, 20)])), "");
+        assert!(said(&log, &found(1, &[])).contains("a follower was shown"));
+        let log = WriteAhead::foreseeing([append], []);
+        assert_eq!(said(&log, &found(1, &[])), "");
+    }
+
+    #[test]
+    fn what_was_truncated_away_does_not_come_back() {
+        let mut acts = vec![
+            Act::LogAppend { first: name(0), count: 1, bytes: 20 },
+            Act::Logged { first: name(0), lsn: 1 },
+            Act::LogAppend { first: name(1), count: 1, bytes: 20 },
+            Act::Logged { first: name(1), lsn: 2 },
+            Act::Back(2),
+        ];
+        let (long, short) = (found(1, &[(0, 20), (1, 20)]), found(1, &[(0, 20)]));
+        let log = WriteAhead::foreseeing(acts.clone(), []);
+        assert_eq!((said(&log, &long), said(&log, &short)), (String::new(), String::new()));
+        acts.push(Act::WasBack(2));
+        let log = WriteAhead::foreseeing(acts, []);
+        assert_eq!((said(&log, &short), log.kept()), (String::new(), 1));
+        assert!(said(&log, &long).contains("was truncated"));
+        assert!(said(&log, &found(1, &[])).contains("lost"));
+    }
+
+    /// The front moves at any moment before it is seen.
+    #[test]
+    fn retention_moves_the_front_as_far_as_it_was_seen_next() {
+        let append = [
+            Act::LogAppend { first: name(0), count: 3, bytes: 20 },
+            Act::Logged { first: name(0), lsn: 1 },
+        ];
+        let seen = [Act::Retained(1), Act::Retained(2), Act::Retained(3)];
+        let log = WriteAhead::foreseeing(append, seen);
+        assert_eq!(said(&log, &found(2, &[(1, 20), (2, 20)])), "");
+        assert!(said(&log, &found(3, &[(2, 20)])).contains("the front is 3"));
+        let log = WriteAhead::foreseeing(append.into_iter().chain(seen), []);
+        assert_eq!(said(&log, &found(3, &[(2, 20)])), "");
+        assert!(said(&log, &found(4, &[])).contains("the front is 4"));
+    }
+
+    #[test]
+    fn a_batch_in_one_of_two_streams_is_a_loss() {
+        let with = |writer| {
+            let records = vec![(Lsn(1), record(Name { writer, number: 0 }, 20))];
+            Some(Found { front: 1, records, is_viewed: true })
+        };
+        assert_eq!(halves(&[with(JOINT), with(JOINT), None]), [""; 0]);
+        assert_eq!(halves(&[with(3), None, with(JOINT)]), [""; 0]);
+        assert_eq!(halves(&[with(JOINT), with(3)]).len(), 1);
+        assert_eq!(halves(&[None, with(JOINT)]).len(), 1);
     }
 }

@@ -4,8 +4,8 @@
 use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
 use dioxide_powercut::workload::{
-    CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH, PARTS_TOGETHER, UNFLUSHED, UNSYNCED, WORKLOADS,
-    WRITE_AHEAD_UNSYNCED, Workload, ZEROS_IN_FRONT, everywhere,
+    CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH, PARTS_TOGETHER, SHOWN_UNSYNCED, UNFLUSHED, UNSYNCED,
+    WORKLOADS, WRITE_AHEAD_UNSYNCED, Workload, ZEROS_IN_FRONT, everywhere,
 };
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{self, Fs};
@@ -64,6 +64,11 @@ fn what_is_acknowledged_without_a_flush_is_lost(fs: Fs) -> TrialResult {
 
 fn what_a_log_acknowledges_without_a_flush_is_lost(fs: Fs) -> TrialResult {
     assert!(lossy_cuts(&plan(fs, &WRITE_AHEAD_UNSYNCED, Flushes::Kept))? > 0);
+    Ok(())
+}
+
+fn what_a_follower_shows_without_a_flush_is_lost(fs: Fs) -> TrialResult {
+    assert!(lossy_cuts(&plan(fs, &SHOWN_UNSYNCED, Flushes::Kept))? > 0);
     Ok(())
 }
 
@@ -219,6 +224,11 @@ fn trials() -> Vec<Trial> {
         "what_a_log_acknowledges_without_a_flush_is_lost",
         everywhere,
         what_a_log_acknowledges_without_a_flush_is_lost,
+    ));
+    trials.extend(fuse_trials_where(
+        "what_a_follower_shows_without_a_flush_is_lost",
+        everywhere,
+        what_a_follower_shows_without_a_flush_is_lost,
     ));
     trials.extend(fuse_trials_where(
         "what_a_disk_that_lies_about_flushes_was_given_is_lost",
