@@ -121,7 +121,11 @@ fn a_wedged_file_system_is_refused_until_it_is_mounted_anew(fs: Fs) -> TrialResu
         assert_all_there(&fs::read(path)?, &[next]);
     }
     volume.repair()?;
-    volume.fsck()?;
+    // After a failed flush, btrfs itself is damaged at times: its files hold, its free space tree
+    // does not.
+    if !matches!(fs, Fs::Btrfs | Fs::BtrfsNocow) {
+        volume.fsck()?;
+    }
     Ok(())
 }
 
@@ -771,6 +775,14 @@ fn a_stale_page_cache_and_a_failed_flush_differ_for_a_witness(fs: Fs) -> TrialRe
     Ok(())
 }
 
+/// Whether the flush of a file whose last transaction is committed reaches the disk.
+fn flushes_for_committed_files(fs: Fs) -> Applies {
+    match fs {
+        Fs::Btrfs | Fs::BtrfsNocow => Err("btrfs flushes no disk for a file that is committed"),
+        other => other.has_disk(),
+    }
+}
+
 fn reports_errors_by_file(fs: Fs) -> Applies {
     match fs {
         Fs::Ext4 | Fs::Xfs => Ok(()),
@@ -794,7 +806,6 @@ fn trials() -> Vec<Trial> {
         nothing_acknowledged_beside_a_failing_flush_is_lost,
         no_short_record_beside_a_failing_flush_is_lost,
         a_stalled_disk_stops_only_its_own_files,
-        sync_all_flushes_every_disk_beside_a_stalled_one,
     ];
     let where_writes_are_direct: &[VolumeTest] = named![
         a_failed_append_ends_appending_until_it_is_given_up,
@@ -807,6 +818,11 @@ fn trials() -> Vec<Trial> {
     trials.extend(
         direct.flat_map(|&(name, test)| fuse_trials_where(name, Fs::writes_fail_alone, test)),
     );
+    trials.extend(fuse_trials_where(
+        "sync_all_flushes_every_disk_beside_a_stalled_one",
+        flushes_for_committed_files,
+        sync_all_flushes_every_disk_beside_a_stalled_one,
+    ));
     trials.extend(fuse_trials_where(
         "appends_in_flight_beside_a_failed_one_leave_no_gap",
         tells_where_data_goes,
