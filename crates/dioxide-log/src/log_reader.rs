@@ -168,8 +168,8 @@ impl LogReader {
         Ok(size.map(|size| self.lend(size).1))
     }
 
-    /// As [`next`](Self::next), and waits for a record, for a task. The reads themselves block.
-    /// Dropping the future loses no record.
+    /// As [`next`](Self::next), but the task waits for a record. It looks every few milliseconds,
+    /// and the looks and reads block. Dropping the future loses no record.
     ///
     /// # Errors
     ///

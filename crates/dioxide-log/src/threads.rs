@@ -11,7 +11,7 @@ thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts a thread that serves a log. `path` is that of the log, for messages.
+/// Starts a thread that serves logs. `path` is that of the log, for messages.
 pub fn spawn(
     name: &str,
     path: &Path,

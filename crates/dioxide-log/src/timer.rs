@@ -6,86 +6,115 @@ use crate::threads;
 use dioxide::Owner;
 use std::collections::BTreeMap;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, WaitTimeoutResult};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// The thread ends after this time without a pause.
 const IDLE: Duration = Duration::from_secs(1);
 
-static TIMER: Mutex<Timer> = Mutex::new(Timer::new());
-static CHANGED: Condvar = Condvar::new();
+/// That of the process, or of the process that this one was forked from.
+static FIRST: OnceLock<Timer> = OnceLock::new();
 
+#[derive(Debug)]
 struct Timer {
+    owner: Owner,
+    pauses: Mutex<Pauses>,
+    changed: Condvar,
+    /// The timer of a child of a fork. The child has the memory of its parent, but not the thread,
+    /// which may have held the lock.
+    child: OnceLock<Box<Timer>>,
+}
+
+#[derive(Debug, Default)]
+struct Pauses {
     /// The tasks that pause, by the end of the pause and a number.
-    pauses: BTreeMap<(Instant, u64), Waker>,
+    wakers: BTreeMap<(Instant, u64), Waker>,
     number: u64,
-    /// The process of the thread. None without a thread.
-    thread: Option<Owner>,
+    has_thread: bool,
 }
 
 impl Timer {
-    const fn new() -> Self {
-        Self { pauses: BTreeMap::new(), number: 0, thread: None }
+    fn new() -> Self {
+        let (pauses, changed, child) = Default::default();
+        Self { owner: Owner::current(), pauses, changed, child }
     }
 
-    /// Starts the thread if there is none.
-    fn start(&mut self, path: &Path) -> Result<()> {
-        if self.thread.is_some_and(Owner::is_current) {
-            return Ok(());
+    /// That of the calling process.
+    fn current() -> &'static Self {
+        let mut timer = FIRST.get_or_init(Self::new);
+        while !timer.owner.is_current() {
+            timer = timer.child.get_or_init(|| Box::new(Self::new()));
         }
-        // A child of a fork has the memory, but neither the thread nor the tasks.
-        mem::forget(mem::take(&mut self.pauses));
-        threads::spawn("dioxide-log-timer", path, run)?;
-        self.thread = Some(Owner::current());
-        Ok(())
+        timer
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pauses> {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(
+        &self,
+        pauses: MutexGuard<'a, Pauses>,
+        time: Duration,
+    ) -> (MutexGuard<'a, Pauses>, WaitTimeoutResult) {
+        self.changed.wait_timeout(pauses, time).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        // A logger may panic, and what the panic carries when it is dropped.
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve())) {
+            mem::forget(panic);
+        }
+    }
+
+    fn serve(&self) {
+        let mut pauses = self.lock();
+        loop {
+            let now = Instant::now();
+            match pauses.wakers.first_entry() {
+                Some(first) if first.key().0 <= now => {
+                    let waker = first.remove();
+                    // Without the lock: a task may do anything then.
+                    drop(pauses);
+                    threads::wake([waker]);
+                    pauses = self.lock();
+                }
+                Some(first) => {
+                    let time = first.key().0 - now;
+                    (pauses, _) = self.wait(pauses, time);
+                }
+                None => {
+                    let timeout;
+                    (pauses, timeout) = self.wait(pauses, IDLE);
+                    if timeout.timed_out() && pauses.wakers.is_empty() {
+                        pauses.has_thread = false;
+                        return;
+                    }
+                }
+            }
+        }
     }
 }
 
-fn lock() -> MutexGuard<'static, Timer> {
-    TIMER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn run() {
-    let mut timer = lock();
-    loop {
-        let later = timer.pauses.split_off(&(Instant::now(), 0));
-        let ended = mem::replace(&mut timer.pauses, later);
-        if !ended.is_empty() {
-            drop(timer);
-            threads::wake(ended.into_values());
-            timer = lock();
-            continue;
-        }
-        let next = timer.pauses.keys().next().map(|(end, _)| *end);
-        let time = next.map_or(IDLE, |end| end.saturating_duration_since(Instant::now()));
-        let waited = CHANGED.wait_timeout(timer, time);
-        let timeout;
-        (timer, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        if next.is_none() && timeout.timed_out() && timer.pauses.is_empty() {
-            timer.thread = None;
-            return;
-        }
-    }
-}
-
-/// Ends after a time. `path` is that of the log, for messages.
+/// Returns a future that ends after this time. `path` is that of the log, for messages.
 ///
 /// # Errors
 ///
 /// The system has no thread.
 pub fn pause(path: &Path, time: Duration) -> Pause<'_> {
-    Pause { path, end: Instant::now() + time, number: None }
+    Pause { path, end: Instant::now() + time, place: None }
 }
 
 /// The future of [`pause`].
 pub struct Pause<'a> {
     path: &'a Path,
     end: Instant,
-    /// Of its waker, once it has one.
-    number: Option<u64>,
+    /// Where its waker is, with a number, once it has one.
+    place: Option<(&'static Timer, u64)>,
 }
 
 impl Future for Pause<'_> {
@@ -95,19 +124,24 @@ impl Future for Pause<'_> {
         if Instant::now() >= self.end {
             return Poll::Ready(Ok(()));
         }
-        let mut timer = lock();
-        timer.start(self.path)?;
-        let number = *self.number.get_or_insert_with(|| {
-            timer.number += 1;
-            timer.number
-        });
-        let before = timer.pauses.insert((self.end, number), context.waker().clone());
-        let is_next = timer.pauses.keys().next() == Some(&(self.end, number));
-        drop(timer);
-        if is_next {
-            CHANGED.notify_one();
+        // Wakers are cloned and dropped without the lock, as they may have locks and tasks.
+        let waker = context.waker().clone();
+        let place = self.place.filter(|(timer, _)| timer.owner.is_current());
+        let timer = place.map_or_else(Timer::current, |(timer, _)| timer);
+        let mut pauses = timer.lock();
+        if !pauses.has_thread {
+            threads::spawn("dioxide-log-timer", self.path, || timer.run())?;
+            pauses.has_thread = true;
         }
-        // Without the lock: it may drop a task that pauses.
+        let number = place.map_or(pauses.number + 1, |(_, number)| number);
+        pauses.number = pauses.number.max(number);
+        self.place = Some((timer, number));
+        let before = pauses.wakers.insert((self.end, number), waker);
+        let is_first = pauses.wakers.keys().next() == Some(&(self.end, number));
+        drop(pauses);
+        if is_first {
+            timer.changed.notify_one();
+        }
         drop(before);
         Poll::Pending
     }
@@ -115,12 +149,12 @@ impl Future for Pause<'_> {
 
 impl Drop for Pause<'_> {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
-        // Without a wait, as in a child of a fork there may be no thread to unlock.
-        let Ok(mut timer) = TIMER.try_lock() else { return };
-        let waker = timer.pauses.remove(&(self.end, number));
-        drop(timer);
-        drop(waker);
+        if let Some((timer, number)) = self.place
+            && timer.owner.is_current()
+        {
+            let waker = timer.lock().wakers.remove(&(self.end, number));
+            drop(waker);
+        }
     }
 }
 
@@ -129,23 +163,23 @@ mod tests {
     use super::*;
     use std::pin::pin;
     use std::sync::Arc;
-    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::task::Wake;
 
     const SHORT: Duration = Duration::from_millis(2);
     const LONG: Duration = Duration::from_secs(3600);
     const LIMIT: Duration = Duration::from_secs(60);
 
-    struct Signal(SyncSender<()>);
+    struct Signal(Sender<()>);
 
     impl Wake for Signal {
         fn wake(self: Arc<Self>) {
-            self.0.try_send(()).expect("one wake");
+            self.0.send(()).expect("the test runs");
         }
     }
 
     fn waker() -> (Waker, Receiver<()>) {
-        let (send, receive) = sync_channel(1);
+        let (send, receive) = channel();
         (Arc::new(Signal(send)).into(), receive)
     }
 
@@ -161,10 +195,31 @@ mod tests {
         while short.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
             woken.recv_timeout(LIMIT).expect("a pause ends behind a longer one");
         }
-        let number = long.number.expect("it pauses");
-        let has = |number: u64| lock().pauses.keys().filter(|(_, other)| *other == number).count();
-        assert_eq!(has(number), 1);
+        let (timer, number) = long.place.expect("it pauses");
+        let count = || timer.lock().wakers.keys().filter(|(_, other)| *other == number).count();
+        assert_eq!(count(), 1);
         drop(long);
+        assert_eq!(count(), 0);
         assert!(woken.try_recv().is_err());
+    }
+
+    /// A panic of the thread would stop all tasks.
+    #[test]
+    fn a_waker_that_panics_stops_no_other_task() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("a waker of a test");
+            }
+        }
+        let path = Path::new("a log");
+        let panics = Waker::from(Arc::new(Panics));
+        let mut first = Box::pin(pause(path, SHORT));
+        let _ = first.as_mut().poll(&mut Context::from_waker(&panics));
+        let (waker, woken) = waker();
+        let mut second = pin!(pause(path, 2 * SHORT));
+        while second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            woken.recv_timeout(LIMIT).expect("the thread goes on");
+        }
     }
 }

@@ -56,8 +56,8 @@ struct RunArgs {
     /// Power cuts of each recording
     #[arg(long, default_value_t = 200)]
     cuts_per_recording: u64,
-    /// Records that each thread of a workload writes
-    #[arg(long, default_value_t = 40)]
+    /// Records that each thread of a workload writes, 8 or more
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(8..))]
     records: u64,
     /// Maximum delay of a request by the disk, in microseconds, before it takes effect and again
     /// after

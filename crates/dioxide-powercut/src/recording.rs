@@ -301,7 +301,7 @@ impl Expected {
                 Ok(losses?.concat())
             }
             Self::Blocks(blocks) => blocks.check(dir),
-            Self::WriteAhead(logs) => WriteAhead::check(logs, dir),
+            Self::WriteAhead(logs) => Ok(WriteAhead::check(logs, dir)),
             Self::Parts(files) => {
                 let losses = (0..).zip(files).map(|(file, parts)| parts.check(dir, file));
                 Ok(losses.collect::<io::Result<Vec<_>>>()?.concat())

@@ -5,7 +5,6 @@ use crate::check::Loss;
 use crate::mark::{Act, Name};
 use dioxide_log::{Error, Log, LogOptions, LogView, Lsn, StreamView};
 use std::collections::{HashMap, HashSet};
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// Small, so that it goes on to the next segment often.
@@ -41,7 +40,8 @@ pub(crate) fn behind(first: Name, nth: u64) -> Name {
 }
 
 pub(crate) fn record(name: Name, bytes: u64) -> Vec<u8> {
-    let mut record = vec![(name.writer * 31 + name.number * 7) as u8 | 1; bytes as usize];
+    let byte = name.writer.wrapping_mul(31).wrapping_add(name.number.wrapping_mul(7)) as u8 | 1;
+    let mut record = vec![byte; bytes as usize];
     record[..8].copy_from_slice(&name.writer.to_le_bytes());
     record[8..16].copy_from_slice(&name.number.to_le_bytes());
     record
@@ -66,8 +66,9 @@ pub struct WriteAhead {
     /// The first records of batches that are being truncated away, and of those that are gone.
     leaving: Vec<Name>,
     gone: HashSet<Name>,
-    /// The front that was acknowledged, and the highest that was begun.
+    /// The front that was acknowledged.
     front: u64,
+    /// The highest front that was begun, or that retention may have reached.
     front_max: u64,
 }
 
@@ -84,8 +85,8 @@ impl WriteAhead {
             Act::Retained(lsn) => Some(lsn),
             _ => None,
         });
-        // The first may have been seen before the power cut. The last of all was seen behind the
-        // close.
+        // One thread sees them in order. So it saw the second one after the power cut, and the last
+        // of all after the close.
         log.front_max = retained.take(2).fold(log.front_max, u64::max);
         log
     }
@@ -114,15 +115,11 @@ impl WriteAhead {
         self.acknowledged.iter().filter(is_kept).count()
     }
 
-    /// Opens, checks and closes the logs of a workload.
-    ///
-    /// # Errors
-    ///
-    /// An error of the check itself. A log that cannot be opened is a loss.
-    pub fn check(logs: &[Self], dir: &Path) -> io::Result<Vec<Loss>> {
+    /// Opens, checks and closes the logs of a workload. A log that cannot be opened is a loss.
+    pub fn check(logs: &[Self], dir: &Path) -> Vec<Loss> {
         let found = match find(dir, logs.len() as u64) {
             Ok(found) => found,
-            Err(error) => return Ok(vec![error.to_string()]),
+            Err(error) => return vec![error.to_string()],
         };
         let mut losses = Vec::new();
         for ((log, found), file) in logs.iter().zip(&found).zip(0..) {
@@ -135,7 +132,7 @@ impl WriteAhead {
         }
         losses.extend(halves(&found));
         losses.truncate(LOSSES_MAX);
-        Ok(losses)
+        losses
     }
 
     fn compare(&self, Found { front, records, is_viewed }: &Found) -> Vec<Loss> {
@@ -172,6 +169,11 @@ impl WriteAhead {
             if !(whole && length) {
                 losses.push(format!("of the batch of {first:?} only {lsns:?} is there"));
             }
+        }
+        let (there, missing): (Vec<Name>, Vec<Name>) =
+            self.leaving.iter().copied().partition(|first| found.contains_key(first));
+        if !(there.is_empty() || missing.is_empty()) {
+            losses.push(format!("truncated by half: {there:?} are there, {missing:?} are not"));
         }
         if expected != found.len() {
             losses.push(format!("{} records were never appended", found.len() - expected));
@@ -210,8 +212,9 @@ impl Found {
 
     fn view(&mut self, path: &Path) -> Result<(), Error> {
         let view = LogView::open(path)?;
-        let seen = view.iter_from(view.first_lsn()).collect::<Result<Vec<_>, _>>()?;
-        self.is_viewed = seen == self.records;
+        let front = view.first_lsn();
+        let seen = view.iter_from(front).collect::<Result<Vec<_>, _>>()?;
+        self.is_viewed = (front.0, seen.as_slice()) == (self.front, &self.records);
         Ok(())
     }
 }
@@ -270,14 +273,15 @@ fn find_streams(path: &Path, count: u64) -> Result<Vec<Option<Found>>, Error> {
     log.close()?;
     let view = StreamView::open(path)?;
     for (found, id) in found.iter_mut().zip(0..) {
-        let seen = view.iter_from(id, view.first_lsn(id)).collect::<Result<Vec<_>, _>>()?;
-        found.is_viewed = seen == found.records;
+        let front = view.first_lsn(id);
+        let seen = view.iter_from(id, front).collect::<Result<Vec<_>, _>>()?;
+        found.is_viewed = (front.0, seen.as_slice()) == (found.front, &found.records);
     }
     Ok(found.into_iter().map(Some).collect())
 }
 
-/// The batches of which only one of two streams has the records. These streams are the first two,
-/// and nothing truncates them.
+/// Returns a loss for each joint batch that only one of the first two streams has. Nothing
+/// truncates them.
 fn halves(found: &[Option<Found>]) -> Vec<Loss> {
     let joint = |found: &Option<Found>| -> HashSet<Name> {
         let records = found.iter().flat_map(|found| &found.records);
@@ -356,11 +360,15 @@ mod tests {
             Act::Logged { first: name(0), lsn: 1 },
             Act::LogAppend { first: name(1), count: 1, bytes: 20 },
             Act::Logged { first: name(1), lsn: 2 },
+            Act::LogAppend { first: name(2), count: 1, bytes: 20 },
+            Act::Logged { first: name(2), lsn: 3 },
             Act::Back(2),
         ];
-        let (long, short) = (found(1, &[(0, 20), (1, 20)]), found(1, &[(0, 20)]));
+        let (long, short) = (found(1, &[(0, 20), (1, 20), (2, 20)]), found(1, &[(0, 20)]));
+        let half = found(1, &[(0, 20), (1, 20)]);
         let log = WriteAhead::foreseeing(acts.clone(), []);
         assert_eq!((said(&log, &long), said(&log, &short)), (String::new(), String::new()));
+        assert!(said(&log, &half).contains("by half"));
         acts.push(Act::WasBack(2));
         let log = WriteAhead::foreseeing(acts, []);
         assert_eq!((said(&log, &short), log.kept()), (String::new(), 1));

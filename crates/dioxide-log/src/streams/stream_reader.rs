@@ -143,8 +143,7 @@ impl StreamReader {
         Ok(location.map(|location| self.lend(location)))
     }
 
-    /// As [`next`](Self::next), and waits for a record, for a task. The reads themselves block.
-    /// Dropping the future loses no record.
+    /// As [`LogReader::next_async`]. Where a look reads the whole log, it blocks for longer.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use dioxide_testkit::records::Random;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A log is closed and opened again this often.
 const LIVES: u64 = 2;
@@ -28,19 +28,23 @@ const RETAINED: u64 = 2;
 /// Logs of a set.
 pub(super) const LOGS: u64 = 6;
 
-/// Streams of a log. Nothing truncates the first two, so a thread copies their records.
+/// Streams of a log. Nothing truncates the first two, so the collector copies their records.
 pub(super) const STREAMS: u64 = 6;
 const SLOW: usize = 2;
 
-/// One thread writes a log of a set, or a stream, where the threads of [`Player::together`] write
-/// a log of its own.
-const RECORDS: u64 = 3;
+/// More bytes than the collector copies of the bounds of the streams.
+const COPIED_BYTES: u64 = 4096;
 
-/// The limit of a wait. What it waits for comes in milliseconds.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How often a workload appends its records in a life at least. Where its space is to be used
+/// again, it goes on until that has come.
+const PARTS: u64 = 3;
+const PARTS_MAX: u64 = 60;
 
-/// The writers of a life begin at a multiple of this.
-const LIFE: u64 = 100;
+/// The writers of a part of a life have numbers from this multiple on.
+const PART: u64 = 10;
+
+/// The writers of a life have numbers from this multiple on.
+const LIFE: u64 = PART * PARTS_MAX;
 
 /// When a workload takes a record for acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,26 +154,39 @@ fn truncate_front(player: &Player<'_>, log: &Log, lsn: Lsn) {
     player.mark(Act::WasFront(front));
 }
 
+/// Calls `append` for each part of a life, until there were enough and space was used again.
+fn in_parts(is_enough: impl Fn() -> bool, mut append: impl FnMut(u64)) {
+    let mut part = 0;
+    while part < PARTS || !is_enough() {
+        assert!(part < PARTS_MAX, "no space is used again");
+        append(part);
+        part += 1;
+    }
+}
+
 /// The log frees its oldest segments itself.
 pub(super) fn retain(player: &Player<'_>) {
     let path = path_of(player.dir, player.file);
+    let mut first = Lsn::FIRST;
     for life in 0..LIVES {
         let log = options().retain_bytes(RETAINED * SEGMENT_BYTES).open(&path).expect("it opens");
-        let first = log.first_lsn();
-        player.together(|thread| {
-            for part in 0..RECORDS {
-                let writer = life * LIFE + part * 10 + thread;
+        let append = |part| {
+            player.together(|thread| {
+                let writer = life * LIFE + part * PART + thread;
                 append_some(player, &log, writer, Acknowledged::OnReturn, |_, _| {
                     if thread == 0 {
                         player.mark(Act::Retained(log.first_lsn().0));
                     }
                 });
-            }
-        });
-        wait_until("the front moves", || log.first_lsn() > first);
+            });
+        };
+        in_parts(|| log.first_lsn() > first, append);
         log.close().expect("it closes");
         let view = LogView::open(&path).expect("it was closed");
-        player.mark(Act::Retained(view.first_lsn().0));
+        assert!(view.segments() as u64 >= RETAINED, "too much was freed");
+        first = view.first_lsn();
+        player.mark(Act::Retained(first.0));
+        player.mark(Act::WasFront(first.0));
     }
 }
 
@@ -180,19 +197,26 @@ pub(super) fn follow(player: &Player<'_>, unsynced: bool) {
     let options = Acknowledged::OnSync.options().read_unsynced(unsynced);
     for life in 0..LIVES {
         let log = options.open(&path).expect("it opens");
-        let mut reader = LogReader::open(&path).expect("it opens");
-        // A truncation of the front overtakes it.
-        let next = move |patience| loop {
+        // A truncation of the front may overtake both.
+        let (followed, mut follow) = (log.clone(), log.follow(log.first_lsn()));
+        let next = move |_| loop {
+            match follow.next() {
+                Err(Error::OutOfRange { .. }) => follow = followed.follow(followed.first_lsn()),
+                next => return Ok(next?.map(shown)),
+            }
+        };
+        let mut reader = open_reader(|| LogReader::open(&path));
+        let next_of_reader = move |patience| loop {
             match reader.next_within(patience) {
                 Err(Error::OutOfRange { first, .. }) => reader.seek(first),
                 next => return Ok(next?.map(shown)),
             }
         };
-        let (followed, is_closed) = (log.clone(), AtomicBool::new(false));
+        let is_closed = AtomicBool::new(false);
         thread::scope(|scope| {
             let counts = [
-                scope.spawn(|| show(player, &followed)),
                 scope.spawn(|| show_until_closed(player, &is_closed, next)),
+                scope.spawn(|| show_until_closed(player, &is_closed, next_of_reader)),
             ];
             append_all(player, &log, life, Acknowledged::OnSync);
             log.close().expect("it closes");
@@ -204,19 +228,12 @@ pub(super) fn follow(player: &Player<'_>, unsynced: bool) {
     }
 }
 
-/// Shows records until the log is closed. Returns their number.
-fn show(player: &Player<'_>, log: &Log) -> u64 {
-    let mut follow = log.follow(log.first_lsn());
-    let mut count = 0;
+/// Opens a reader, while the log may free segments faster than they are read.
+fn open_reader<T>(open: impl Fn() -> Result<T, Error>) -> T {
     loop {
-        match follow.next() {
-            Ok(Some(record)) => {
-                player.mark(shown(record));
-                count += 1;
-            }
-            Ok(None) => return count,
-            Err(Error::OutOfRange { .. }) => follow = log.follow(log.first_lsn()),
-            Err(error) => panic!("{error}"),
+        match open() {
+            Err(Error::Changing { .. }) => {}
+            opened => return opened.expect("it opens"),
         }
     }
 }
@@ -251,53 +268,57 @@ fn shown(record: Record<'_>) -> Act {
 /// Each log of a set has a thread. They share the free segments.
 pub(super) fn append_to_set(players: &mut [Player<'_>], _: Option<&Path>) {
     let path = set_path(players[0].dir);
-    let (mut given, mut taken) = (0, 0);
     for life in 0..LIVES {
         let set = options().open_set(&path).expect("it opens");
-        thread::scope(|scope| {
-            for player in &*players {
-                let set = &set;
-                scope.spawn(move || append_to_log(player, set, life));
-            }
-        });
-        given += set.stats().segments_given;
-        taken += set.stats().segments_taken;
+        let append = |part| {
+            thread::scope(|scope| {
+                for player in &*players {
+                    let set = &set;
+                    scope.spawn(move || append_to_log(player, set, life * LIFE + part * PART));
+                }
+            });
+        };
+        let is_shared = || set.stats().segments_given > 0 && set.stats().segments_taken > 0;
+        in_parts(is_shared, append);
         set.close().expect("it closes");
     }
-    assert!(given > 0 && taken > 0, "the logs shared no segment");
 }
 
-fn append_to_log(player: &Player<'_>, set: &LogSet, life: u64) {
+fn append_to_log(player: &Player<'_>, set: &LogSet, writer: u64) {
     let log = set.log(&player.file.to_string()).expect("it opens");
-    for part in 0..RECORDS {
-        let writer = life * LIFE + part;
-        append_some(player, &log, writer, Acknowledged::OnReturn, |random, lsn| {
-            if random.below(3) == 0 {
-                truncate_front(player, &log, lsn);
-            }
-        });
-    }
+    append_some(player, &log, writer, Acknowledged::OnReturn, |random, lsn| {
+        if random.below(3) == 0 {
+            truncate_front(player, &log, lsn);
+        }
+    });
 }
 
-/// Each stream has a thread. Some truncate both ends. One appends to two streams at once.
+/// One thread appends to the first two streams at once. Each other stream has a thread, which
+/// truncates both ends.
 pub(super) fn append_to_streams(players: &mut [Player<'_>], _: Option<&Path>) {
     let path = streams_path(players[0].dir);
     for life in 0..LIVES {
         let log = options().open_streams(&path).expect("it opens");
-        let mut reader = StreamReader::open(&path, 0).expect("it opens");
+        let mut reader = open_reader(|| StreamReader::open(&path, 0));
         let next = move |patience| Ok(reader.next_within(patience)?.map(shown));
         let is_closed = AtomicBool::new(false);
         let (slow, fast) = players.split_at(SLOW);
         thread::scope(|scope| {
             let log = &log;
             let count = scope.spawn(|| show_until_closed(&slow[0], &is_closed, next));
-            thread::scope(|scope| {
-                scope.spawn(|| append_to_both(slow, log, life));
-                for player in fast {
-                    scope.spawn(move || append_to_stream(player, &log.stream(player.file), life));
-                }
-            });
-            wait_until("records are copied", || log.stats().copied_bytes > 0);
+            in_parts(
+                || log.stats().copied_bytes > COPIED_BYTES,
+                |part| {
+                    let writer = life * LIFE + part * PART;
+                    thread::scope(|scope| {
+                        scope.spawn(move || append_to_both(slow, log, JOINT + writer));
+                        for player in fast {
+                            let stream = log.stream(player.file);
+                            scope.spawn(move || append_to_stream(player, &stream, writer));
+                        }
+                    });
+                },
+            );
             log.clone().close().expect("it closes");
             is_closed.store(true, Release);
             assert!(count.join().expect("no panic") > 0, "no record was shown");
@@ -305,13 +326,13 @@ pub(super) fn append_to_streams(players: &mut [Player<'_>], _: Option<&Path>) {
     }
 }
 
-fn append_to_both(players: &[Player<'_>], log: &StreamLog, life: u64) {
+fn append_to_both(players: &[Player<'_>], log: &StreamLog, writer: u64) {
     let streams = [log.stream(players[0].file), log.stream(players[1].file)];
-    let mut random = players[0].random(life);
+    let mut random = players[0].random(writer - JOINT);
     for number in 0..players[0].records / LIVES {
         // Short, so that the copies stay few.
         let bytes = HEADER_BYTES + random.below(600);
-        let first = Name { writer: JOINT + life, number };
+        let first = Name { writer, number };
         let record = record(first, bytes);
         players.iter().for_each(|player| player.mark(Act::LogAppend { first, count: 1, bytes }));
         let records = [(&streams[0], &record[..]), (&streams[1], &record[..])];
@@ -322,13 +343,13 @@ fn append_to_both(players: &[Player<'_>], log: &StreamLog, life: u64) {
     }
 }
 
-fn append_to_stream(player: &Player<'_>, stream: &Stream, life: u64) {
-    let mut random = player.random(life);
+fn append_to_stream(player: &Player<'_>, stream: &Stream, writer: u64) {
+    let mut random = player.random(writer);
     // Where a truncation of the back may begin.
     let mut batches = Vec::new();
     let mut number = 0;
-    while number < player.records * RECORDS {
-        let batch = Batch::new(Name { writer: life, number }, &mut random);
+    while number < player.records / LIVES {
+        let batch = Batch::new(Name { writer, number }, &mut random);
         let lsn = batch.append(player, |records| stream.append_all(records));
         player.mark(Act::Logged { first: batch.first, lsn: lsn.0 });
         batches.push(lsn);
@@ -353,13 +374,5 @@ fn append_to_stream(player: &Player<'_>, stream: &Stream, life: u64) {
             }
             _ => {}
         }
-    }
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !holds() {
-        assert!(Instant::now() < end, "in vain: {what}");
-        thread::sleep(Duration::from_millis(1));
     }
 }
