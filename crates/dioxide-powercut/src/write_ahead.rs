@@ -204,18 +204,28 @@ struct Found {
 }
 
 impl Found {
+    fn new(
+        front: Lsn,
+        records: impl Iterator<Item = Result<(Lsn, Vec<u8>), Error>>,
+    ) -> Result<Self, Error> {
+        let records = records.collect::<Result<_, _>>()?;
+        Ok(Self { front: front.0, records, is_viewed: false })
+    }
+
     fn of(log: &Log) -> Result<Self, Error> {
         let front = log.first_lsn();
-        let records = log.iter_from(front).collect::<Result<_, _>>()?;
-        Ok(Self { front: front.0, records, is_viewed: false })
+        Self::new(front, log.iter_from(front))
     }
 
     fn view(&mut self, path: &Path) -> Result<(), Error> {
         let view = LogView::open(path)?;
         let front = view.first_lsn();
-        let seen = view.iter_from(front).collect::<Result<Vec<_>, _>>()?;
-        self.is_viewed = (front.0, seen.as_slice()) == (self.front, &self.records);
+        self.compare_view(Self::new(front, view.iter_from(front))?);
         Ok(())
+    }
+
+    fn compare_view(&mut self, seen: Self) {
+        self.is_viewed = (seen.front, &seen.records) == (self.front, &self.records);
     }
 }
 
@@ -266,16 +276,14 @@ fn find_streams(path: &Path, count: u64) -> Result<Vec<Option<Found>>, Error> {
     let find = |id| {
         let stream = log.stream(id);
         let front = stream.first_lsn();
-        let records = stream.iter_from(front).collect::<Result<_, _>>()?;
-        Ok::<_, Error>(Found { front: front.0, records, is_viewed: false })
+        Found::new(front, stream.iter_from(front))
     };
     let mut found = (0..count).map(find).collect::<Result<Vec<_>, _>>()?;
     log.close()?;
     let view = StreamView::open(path)?;
     for (found, id) in found.iter_mut().zip(0..) {
         let front = view.first_lsn(id);
-        let seen = view.iter_from(id, front).collect::<Result<Vec<_>, _>>()?;
-        found.is_viewed = (front.0, seen.as_slice()) == (found.front, &found.records);
+        found.compare_view(Found::new(front, view.iter_from(id, front))?);
     }
     Ok(found.into_iter().map(Some).collect())
 }

@@ -81,7 +81,7 @@ fn append_all(player: &Player<'_>, log: &Log, life: u64, acknowledged: Acknowled
         let writer = life * LIFE + thread;
         append_some(player, log, writer, acknowledged, |random, lsn| {
             if thread == 0 && random.below(4) == 0 {
-                truncate_front(player, log, lsn);
+                truncate_front(player, lsn, KEPT, |front| log.truncate_front(front));
             }
         });
     });
@@ -130,11 +130,6 @@ impl Batch {
         Self { first, records }
     }
 
-    fn begin(&self, player: &Player<'_>) {
-        let (count, bytes) = (self.records.len() as u64, self.records[0].len() as u64);
-        player.mark(Act::LogAppend { first: self.first, count, bytes });
-    }
-
     /// Returns the LSN of the first record. It is not promised yet.
     fn append(
         &self,
@@ -142,15 +137,22 @@ impl Batch {
         append: impl FnOnce(&[&[u8]]) -> Result<Lsn, Error>,
     ) -> Lsn {
         let slices: Vec<&[u8]> = self.records.iter().map(Vec::as_slice).collect();
-        self.begin(player);
+        let (count, bytes) = (slices.len() as u64, slices[0].len() as u64);
+        player.mark(Act::LogAppend { first: self.first, count, bytes });
         append(&slices).expect("there is space")
     }
 }
 
-fn truncate_front(player: &Player<'_>, log: &Log, lsn: Lsn) {
-    let front = lsn.0.saturating_sub(KEPT).max(1);
+/// Truncates the front so that this many records stay below `lsn`.
+fn truncate_front(
+    player: &Player<'_>,
+    lsn: Lsn,
+    kept: u64,
+    truncate: impl FnOnce(Lsn) -> Result<(), Error>,
+) {
+    let front = lsn.0.saturating_sub(kept).max(1);
     player.mark(Act::Front(front));
-    log.truncate_front(Lsn(front)).expect("it is truncated");
+    truncate(Lsn(front)).expect("it is truncated");
     player.mark(Act::WasFront(front));
 }
 
@@ -288,7 +290,7 @@ fn append_to_log(player: &Player<'_>, set: &LogSet, writer: u64) {
     let log = set.log(&player.file.to_string()).expect("it opens");
     append_some(player, &log, writer, Acknowledged::OnReturn, |random, lsn| {
         if random.below(3) == 0 {
-            truncate_front(player, &log, lsn);
+            truncate_front(player, lsn, KEPT, |front| log.truncate_front(front));
         }
     });
 }
@@ -366,12 +368,7 @@ fn append_to_stream(player: &Player<'_>, stream: &Stream, writer: u64) {
                 player.mark(Act::WasBack(back.0));
                 batches.retain(|lsn| *lsn < back);
             }
-            1..4 => {
-                let front = lsn.0.saturating_sub(KEPT / 4).max(1);
-                player.mark(Act::Front(front));
-                stream.truncate_front(Lsn(front)).expect("it is truncated");
-                player.mark(Act::WasFront(front));
-            }
+            1..4 => truncate_front(player, lsn, KEPT / 4, |front| stream.truncate_front(front)),
             _ => {}
         }
     }
