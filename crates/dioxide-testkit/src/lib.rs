@@ -37,6 +37,7 @@ pub mod files;
 pub mod fork;
 pub mod fuse_disk;
 pub mod lab;
+mod limit;
 pub mod loop_device;
 mod mount;
 pub mod records;

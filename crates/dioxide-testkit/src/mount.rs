@@ -24,7 +24,11 @@ impl Mount {
         fs::create_dir_all(dir)?;
         let args =
             [Path::new("-t"), Path::new(fs_type), Path::new("-o"), Path::new(options), source, dir];
-        command::run(PATIENCE, "mount", args)?;
+        // A child of a fork may have the descriptor of `await_end` until it executes a program.
+        retry(PATIENCE, || match command::run(PATIENCE, "mount", args) {
+            Err(error) if error.to_string().contains("busy") => Err(error),
+            result => Ok(result),
+        })??;
         Ok(Mount { dir: dir.to_owned() })
     }
 

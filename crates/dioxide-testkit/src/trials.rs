@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use rustix::process::geteuid;
 
 use crate::lab::{self, Applies, Disk, Fs, TestDir};
+use crate::limit::Limited;
 
 pub use libtest_mimic::{Failed, Trial};
 
@@ -143,6 +144,11 @@ fn trial(
     possible: Result<(), String>,
     test: impl FnOnce() -> TrialResult + Send + 'static,
 ) -> Trial {
+    let label = name.clone();
+    let test = move || {
+        let _limited = Limited::begin(&label);
+        test()
+    };
     match possible {
         Ok(()) => Trial::test(name, test),
         // Fails with the reason if run with --ignored.

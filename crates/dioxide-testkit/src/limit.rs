@@ -1,0 +1,95 @@
+//! Ends a suite with a trial that hangs. It names the trial, and shows where its processes wait.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The slowest trials need three minutes, also beside others and with all file systems.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// The trials that run, by the moment of their begin.
+type Running = BTreeSet<(Instant, String)>;
+
+fn running() -> &'static Mutex<Running> {
+    static RUNNING: OnceLock<Mutex<Running>> = OnceLock::new();
+    RUNNING.get_or_init(|| {
+        thread::spawn(watch);
+        Mutex::default()
+    })
+}
+
+/// A trial that runs, until it is dropped.
+pub(crate) struct Limited((Instant, String));
+
+impl Limited {
+    pub(crate) fn begin(name: &str) -> Self {
+        let trial = (Instant::now(), name.to_owned());
+        with(|running| running.insert(trial.clone()));
+        Self(trial)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        with(|running| running.remove(&self.0));
+    }
+}
+
+fn with<R>(change: impl FnOnce(&mut Running) -> R) -> R {
+    change(&mut running().lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn watch() {
+    loop {
+        thread::sleep(Duration::from_secs(5));
+        let late =
+            |(begun, name): &(Instant, String)| (begun.elapsed() > LIMIT).then(|| name.clone());
+        let late: Vec<_> = with(|running| running.iter().filter_map(late).collect());
+        if !late.is_empty() {
+            let minutes = LIMIT.as_secs() / 60;
+            eprintln!("testkit: {} not done after {minutes} minutes", late.join(", "));
+            eprint!("{}", processes_below(std::process::id()));
+            // The other trials and destructors may wait for the same.
+            std::process::abort();
+        }
+    }
+}
+
+/// A line for each thread of the process and of those that it started: what it runs, and where it
+/// waits in the kernel.
+fn processes_below(process: u32) -> String {
+    let mut lines = String::new();
+    let of = |path: &str| fs::read_to_string(path).unwrap_or_default().replace('\0', " ");
+    let _ = writeln!(lines, "{process}: {}", of(&format!("/proc/{process}/cmdline")));
+    for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+        let thread = thread.path().display().to_string();
+        let [name, call] = ["comm", "syscall"].map(|part| of(&format!("{thread}/{part}")));
+        let stack = of(&format!("{thread}/stack"));
+        let _ = writeln!(lines, "  {}, system call {}\n{stack}", name.trim(), call.trim());
+        for child in of(&format!("{thread}/children")).split_whitespace() {
+            lines += &child.parse().map(processes_below).unwrap_or_default();
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_waits_is_shown_with_its_parent() {
+        let mut child =
+            Command::new("sh").args(["-c", "read line"]).stdin(Stdio::piped()).spawn().unwrap();
+        let shown = processes_below(std::process::id());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        let own = format!("{}: ", std::process::id());
+        assert!(shown.starts_with(&own), "{shown}");
+        assert!(shown.contains(&format!("{}: sh -c read line", child.id())), "{shown}");
+    }
+}
