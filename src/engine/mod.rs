@@ -369,11 +369,14 @@ impl Engine {
     /// except for reads.
     fn begin(&self, operation: Operation) -> Result<InFlightGuard<'_>> {
         self.check_usable(operation)?;
-        let pass = self.gate.try_pass().unwrap_or_else(|| {
-            // The exclusive operation may wait for this thread's own queues.
-            queue::settle_own();
-            self.gate.enter()
-        });
+        if let Some(pass) = self.gate.try_pass() {
+            return Ok(pass);
+        }
+        // The exclusive operation may wait for this thread's own queues.
+        queue::settle_own();
+        let pass = self.gate.enter();
+        // The exclusive operation may have failed.
+        self.check_usable(operation)?;
         Ok(pass)
     }
 

@@ -675,3 +675,33 @@ fn a_flush_of_the_state_that_failed_wedged_too_late() {
     assert!(matches!(volume.set_len(0).unwrap_err().kind(), ErrorKind::Wedged(_)));
     assert!(!believed.load(Ordering::Relaxed));
 }
+
+/// The defect: a write that had waited for a truncate was sent after the truncate had wedged the
+/// file system (seed 6637 of the simulation).
+#[test]
+#[cfg(not(loom))]
+fn a_write_behind_a_truncate_that_failed_was_sent() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    let engine = beside.engine(Some(Prepared::Unwritten));
+    engine.append(&record(1, 1), true).unwrap();
+    let (send, waiting) = mpsc::channel();
+    let writer = engine.clone();
+    beside.before(Before::Truncate, move |disk| {
+        let (begin, began) = mpsc::channel();
+        let write = std::thread::spawn(move || {
+            begin.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+            writer.write_at(&record(2, 1), 0, false)
+        });
+        let state = format!("/proc/self/task/{}/stat", began.recv().unwrap());
+        // Until it sleeps at the gate.
+        while !std::fs::read_to_string(&state).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+        send.send(write).unwrap();
+        disk.fail(Call::Flush, 0, libc::EIO);
+    });
+    assert!(engine.set_len(0).is_err());
+    let written = waiting.recv().unwrap().join().unwrap();
+    assert!(matches!(written.unwrap_err().kind(), ErrorKind::Wedged(_)));
+    assert_eq!(beside.disk.0.physical_size().unwrap(), 0, "it was sent");
+}

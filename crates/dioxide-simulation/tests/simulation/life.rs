@@ -532,12 +532,9 @@ impl Checker {
         // Where growth was refused for good, the kernel moves EOF as well, and there is no marker.
         let kernel_extends = self.growth == Growth::None || file.recovery().is_none();
         if !len.is_multiple_of(BLOCK_BYTES) {
-            // Only a short write that moves EOF can leave this length, and appends to it fail. A
-            // truncate that fails on one member of a volume wedges it, and leaves the others short.
-            // Writes that waited for it may still move EOF. None is acknowledged.
-            let may_be_short = self.layout.is_striped() > 0 && lock(&self.shared.phase).faulty;
+            // Only a short write that moves EOF can leave this length, and appends to it fail.
             assert!(
-                self.short_writes && (kernel_extends || may_be_short),
+                self.short_writes && kernel_extends,
                 "{at}: {len} bytes, {:?}",
                 file.recovery()
             );

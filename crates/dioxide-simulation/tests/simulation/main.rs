@@ -16,6 +16,7 @@ mod writer;
 
 use dioxide::sim;
 use life::{Crashes, Life, Outcome};
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -24,6 +25,9 @@ use std::time::{Duration, Instant};
 const SEEDS: u64 = 20_000;
 const EXHAUSTIVE_SEEDS: u64 = 60;
 const REPEATED_SEEDS: u64 = 100;
+
+/// A test that runs one seed on request.
+const RANDOM_CRASHES: &str = "nothing_acknowledged_is_lost_whatever_the_order_and_the_faults";
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name)
@@ -132,6 +136,22 @@ fn the_same_seed_gives_the_same_run() {
     let digests: std::collections::HashSet<_> =
         (0..REPEATED_SEEDS).map(|seed| run(seed, Crashes::Never).1.digest).collect();
     assert_eq!(digests.len() as u64, REPEATED_SEEDS);
+}
+
+/// The first run of a process took a lock more, so that `DIOXIDE_SEED` repeated another run.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes unless built with --release, as by make test")]
+fn a_seed_alone_gives_the_run_that_it_has_among_others() {
+    for seed in 0..8 {
+        let alone = Command::new(std::env::current_exe().unwrap())
+            .args(["--nocapture", "--exact", RANDOM_CRASHES])
+            .env("DIOXIDE_SEED", seed.to_string())
+            .output()
+            .unwrap();
+        let (outcome, run) = run(seed, Crashes::OneIn(24));
+        let shown = String::from_utf8_lossy(&alone.stdout);
+        assert!(shown.contains(&format!("{outcome:?}, {run:?}")), "seed {seed}: {shown}");
+    }
 }
 
 /// Control: the model must fail on a disk that loses flushed data.
