@@ -159,18 +159,20 @@ impl<C: RaftTypeConfig> GroupLog<C> {
     /// A handle for a raft that begins.
     pub(crate) fn again(shared: Arc<Shared<C>>) -> Self {
         let group = Self { shared };
+        let mut state = group.state();
         // openraft would let a leader go on in its term, with a committed id that may be old, so
         // that its reads could be stale. Without the mark, an election comes first.
-        if let Some(vote) = &mut group.state().facts.vote {
+        if let Some(vote) = &mut state.facts.vote {
             vote.committed = false;
         }
-        // The snapshots of a state machine that ended.
-        group.state().snapshots = None;
+        // This raft may have a state machine that adds none.
+        state.snapshots = state.snapshots.take().filter(Awaited::can_come);
+        drop(state);
         group
     }
 
     /// Lets purges beyond the log wait for the snapshot that replaces the entries. The state
-    /// machine gets the result. Call this before `Raft::new`.
+    /// machine gets the result, and drops it when it ends. Call this before `Raft::new`.
     pub fn wait_for_snapshots(&self) -> DurableSnapshots {
         let (snapshots, awaited) = DurableSnapshots::new();
         self.state().snapshots = Some(awaited);
@@ -630,5 +632,19 @@ mod tests {
         log.purge(id(200)).await.expect_err("no snapshot can come");
         drop(log.wait_for_snapshots());
         log.purge(id(200)).await.expect_err("no state machine is left");
+    }
+
+    /// The bug: another handle of the group, for a look at it, ended the wait for snapshots.
+    #[tokio::test]
+    async fn another_handle_leaves_the_wait_for_snapshots() {
+        let logs = crate::RaftLogs::open_storage_with(&LogOptions::new(), Arc::<Memory>::default());
+        let logs = logs.unwrap();
+        let mut log = logs.group::<Types>(1).unwrap();
+        let snapshots = log.wait_for_snapshots();
+        drop(logs.group::<Types>(1).unwrap());
+        assert!(poll!(Box::pin(log.purge(id(100)))).is_pending());
+        drop(snapshots);
+        drop(logs.group::<Types>(1).unwrap());
+        log.purge(id(100)).await.expect("the next state machine adds none");
     }
 }

@@ -40,6 +40,11 @@ impl DurableSnapshots {
 }
 
 impl Awaited {
+    /// Whether a state machine has the other end.
+    pub fn can_come(&self) -> bool {
+        self.0.has_changed().is_ok()
+    }
+
     /// Waits for a snapshot with the entry of this index. Fails if none can come.
     pub async fn wait_for(mut self, index: u64) -> Result<(), Error> {
         let found = self.0.wait_for(|covered| covered.is_none_or(|covered| covered > index)).await;

@@ -22,8 +22,10 @@ const UNFINISHED: &str = "clone";
 /// ```no_run
 /// use dioxide_slatedb::{LocalWal, LocalWalAdmin};
 ///
-/// let wals = LocalWalAdmin::new(|db| LocalWal::new(format!("/var/lib/app/{db}")));
+/// let wals = LocalWalAdmin::new(|db| LocalWal::new(format!("/var/lib/app/{db}/wal")));
 /// ```
+///
+/// A directory has the log of one database, and nothing else: a deletion refuses other files.
 ///
 /// A clone has the records up to its checkpoint, with their numbers. No writer of the clone may
 /// begin while it is copied, and none of a database while its log is deleted.
@@ -116,6 +118,9 @@ fn delete(wal: &LocalWal, dry_run: bool) -> Result<Vec<String>, WalError> {
             .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>())
             .map_err(of_io(dir))?,
     };
+    if let Some(other) = paths.iter().find(|path| !is_of_log(path)) {
+        return Err(data(format!("{} is not of the log; nothing is deleted", other.display())));
+    }
     // Last of all, the file that says that the log is not complete.
     paths.sort_by_key(|path| path.ends_with(UNFINISHED));
     if !dry_run {
@@ -124,6 +129,14 @@ fn delete(wal: &LocalWal, dry_run: bool) -> Result<Vec<String>, WalError> {
         sync(parent_of(dir))?;
     }
     Ok(paths.iter().map(|path| path.display().to_string()).collect())
+}
+
+/// Whether a file has a name of dioxide-log or of this crate.
+fn is_of_log(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_named = name.starts_with("segment-")
+        || ["unfinished", "lock", "mark", "epoch", UNFINISHED].contains(&name);
+    is_named && !path.is_dir()
 }
 
 /// Copies the records from `first` on, below `end`. A copy that was not finished begins anew, and

@@ -240,13 +240,38 @@ fn parent_of(dir: &Path) -> &Path {
 
 /// Asks for the log in this directory, and creates the directory for it.
 fn ask(dir: &Path, epoch: u64) -> io::Result<Asked> {
-    if !dir.exists() {
-        fs::create_dir_all(dir)?;
-        File::open(parent_of(dir))?.sync_all()?;
-    }
+    create_stable(dir)?;
     let file = EpochFile::open(dir)?;
     let (highest, is_known) = file.ask(epoch)?;
     Ok(Asked { file, highest, is_known })
+}
+
+/// Makes a directory and those above it that are missing. Each name is stable before the next one
+/// is made. So only that of the lowest directory that is there may not be.
+fn create_stable(dir: &Path) -> io::Result<()> {
+    let mut missing: Vec<_> = dir.ancestors().take_while(|dir| is_missing(dir)).collect();
+    if let Some(lowest) = missing.last() {
+        match sync_name(parent_of(lowest)) {
+            // Another user made it.
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+            _ => {}
+        }
+    }
+    while let Some(dir) = missing.pop() {
+        match fs::create_dir(dir) {
+            Err(error) if !dir.is_dir() => return Err(error),
+            _ => sync_name(dir)?,
+        }
+    }
+    Ok(())
+}
+
+fn sync_name(dir: &Path) -> io::Result<()> {
+    File::open(parent_of(dir))?.sync_all()
+}
+
+fn is_missing(dir: &Path) -> bool {
+    !dir.as_os_str().is_empty() && !dir.exists()
 }
 
 /// Looks what is new: a reader does behind the end.
@@ -406,6 +431,9 @@ fn is_empty(range: &WalFileRange) -> bool {
 impl WalGc for LocalWal {
     /// Removes the records in front of all that are referenced, once they have not been for
     /// `min_age`. In the process of the writer, or while there is none.
+    ///
+    /// The time counts from the first collection of this `LocalWal`, or of a clone of it, that does
+    /// not need the records. A process that collects once removes nothing unless `min_age` is 0.
     async fn collect(
         &self,
         referenced_ranges: Vec<WalFileRange>,

@@ -28,7 +28,8 @@ use tokio::runtime::Handle;
 /// Smaller puts gain nothing by direct I/O, and cost more calls.
 pub const DIRECT_BYTES_MIN: usize = 1 << 20;
 
-/// A local object store with durable writes. Clones share nothing but the directory.
+/// A local object store with durable puts. A deletion is not: a power cut may bring the object
+/// back. Clones share nothing but the directory.
 #[derive(Clone, Debug)]
 pub struct DioxideStore {
     local: LocalFileSystem,

@@ -107,13 +107,24 @@ fn e_tag(metadata: &fs::Metadata) -> String {
     format!("\"{:x}-{mtime_us:x}-{:x}\"", metadata.ino(), metadata.len())
 }
 
-/// Creates a directory and its parents, stable on return.
+/// Makes an absolute directory and those above it that are missing. Each name is stable before the
+/// next one is made, because another put may find it. That of the lowest directory that is there
+/// may not be: its put was killed, or has not come so far.
 fn create_stable(directory: &Path) -> io::Result<()> {
-    let is_new = |ancestor: &&Path| !ancestor.exists();
-    let new: Vec<_> = directory.ancestors().take_while(is_new).collect();
-    fs::create_dir_all(directory)?;
-    let parents = new.into_iter().filter_map(Path::parent);
-    parents.chain([directory]).try_for_each(sync_directory)
+    let mut missing: Vec<_> = directory.ancestors().take_while(|it| !it.exists()).collect();
+    let there = directory.ancestors().nth(missing.len());
+    match there.and_then(Path::parent).map_or(Ok(()), sync_directory) {
+        // Another user made it.
+        Err(error) if error.kind() != ErrorKind::PermissionDenied => return Err(error),
+        _ => {}
+    }
+    while let Some(new) = missing.pop() {
+        match fs::create_dir(new) {
+            Err(error) if !new.is_dir() => return Err(error),
+            _ => sync_directory(new.parent().unwrap_or(Path::new("/")))?,
+        }
+    }
+    Ok(())
 }
 
 fn sync_directory(directory: &Path) -> io::Result<()> {

@@ -90,6 +90,25 @@ async fn a_log_without_a_writer_is_deleted() {
     assert!(!dir.path().join("db").exists());
 }
 
+/// The bug: files of others were deleted, and a directory ended the deletion half-way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_refuses_what_is_not_of_the_log() {
+    let (dir, store) = (tempfile::tempdir_in(".").unwrap(), Arc::new(InMemory::new()) as Store);
+    let (wals, db_path) = (wals(dir.path()), DbPath::from("db"));
+    for name in ["db", "db/child"] {
+        let db = open_db(&store, dir.path(), name).await.unwrap();
+        put(&db, "key", b"value").await.unwrap();
+        close(db).await;
+    }
+    let error = wals.delete_wal(&db_path, false).await.unwrap_err().to_string();
+    assert!(error.contains("db/child"), "{error}");
+    assert!(has(&open_db(&store, dir.path(), "db").await.unwrap(), "key").await);
+    wals.delete_wal(&DbPath::from("db/child"), false).await.unwrap();
+    std::fs::write(dir.path().join("db/notes"), "").unwrap();
+    let error = wals.delete_wal(&db_path, true).await.unwrap_err().to_string();
+    assert!(error.contains("db/notes"), "{error}");
+}
+
 /// The bug: a deletion that a crash had interrupted failed from then on.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_deletion_is_repeated() {
