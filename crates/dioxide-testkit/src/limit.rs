@@ -62,18 +62,28 @@ fn watch() {
 /// waits in the kernel.
 fn processes_below(process: u32) -> String {
     let mut lines = String::new();
-    let of = |path: &str| fs::read_to_string(path).unwrap_or_default().replace('\0', " ");
-    let _ = writeln!(lines, "{process}: {}", of(&format!("/proc/{process}/cmdline")));
-    for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
-        let thread = thread.path().display().to_string();
-        let [name, call] = ["comm", "syscall"].map(|part| of(&format!("{thread}/{part}")));
-        let stack = of(&format!("{thread}/stack"));
-        let _ = writeln!(lines, "  {}, system call {}\n{stack}", name.trim(), call.trim());
-        for child in of(&format!("{thread}/children")).split_whitespace() {
-            lines += &child.parse().map(processes_below).unwrap_or_default();
+    let mut next = vec![process];
+    while let Some(process) = next.pop() {
+        let of = |path: String| fs::read_to_string(path).unwrap_or_default().replace('\0', " ");
+        let _ = writeln!(lines, "{process}: {}", of(format!("/proc/{process}/cmdline")));
+        for thread in numbers_in(&format!("/proc/{process}/task")) {
+            let of = |part| of(format!("/proc/{process}/task/{thread}/{part}"));
+            let (name, call, stack) = (of("comm"), of("syscall"), of("stack"));
+            let _ = writeln!(lines, "  {}, system call {}\n{stack}", name.trim(), call.trim());
         }
+        next.extend(numbers_in("/proc").filter(|other| parent_of(*other) == Some(process)));
     }
     lines
+}
+
+fn numbers_in(dir: &str) -> impl Iterator<Item = u32> {
+    let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.to_str()?.parse().ok())
+}
+
+fn parent_of(process: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
