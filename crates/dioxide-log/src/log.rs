@@ -39,7 +39,7 @@ use std::time::Instant;
 ///
 /// [`open`](Self::open) finds every acknowledged record, and possibly whole records behind them
 /// that were not yet acknowledged. It never finds a torn record, an old one of a reused segment, or
-/// a part of a batch. Damage of acknowledged records is an error, never a shorter log, within two
+/// a part of a batch. Damage of acknowledged records is an error, never a shorter log, within three
 /// limits:
 ///
 /// - Damage of the last write of a log that was not closed looks like a torn write. With
@@ -47,6 +47,8 @@ use std::time::Instant;
 ///   [`sync`](Self::sync) has made stable, until an append follows.
 /// - Records that hold many headers of frames of their segment may hide damage of their own length.
 ///   [`Report::unsearched`](crate::Report::unsearched) then has their bytes.
+/// - A log without its newest segment looks like a log that ends before it. Copy a directory as a
+///   whole, while no writer has it.
 #[derive(Clone)]
 pub struct Log(Arc<Open>);
 
@@ -108,12 +110,17 @@ impl LogOptions {
         let recovered = match recover(storage.as_ref())? {
             Some(mut recovered) => {
                 recovered.check_content(self.content)?;
+                self.check_room(storage.as_ref())?;
                 recovered.clear()?;
                 let (log, report, took) = (storage.path(), &recovered.report, begun.elapsed());
                 observe::report(&Event::Recovery { log, report, took });
                 recovered
             }
-            None if self.create => create(storage.as_ref(), self)?,
+            None if self.create => {
+                // A log decides the size of the segments from its creation on.
+                self.check_room(storage.as_ref())?;
+                create(storage.as_ref(), self)?
+            }
             None => return Err(Error::Missing { path: storage.path().into() }),
         };
         let writer = Arc::new(Writer::new(storage, self.clone(), recovered, pool.bell())?);
@@ -499,8 +506,8 @@ mod tests {
             Ok(first)
         }
 
-        fn is_fixed(&self) -> bool {
-            true
+        fn fixed_count(&self) -> Option<usize> {
+            Some(4)
         }
 
         fn remove(&self, _segment: &dyn Segment) -> Result<()> {
@@ -518,5 +525,15 @@ mod tests {
         let after = Fixed(disk.after_kill());
         let again = options.open_storage(Arc::new(after)).expect("it opens");
         assert_eq!(again.read(Lsn::FIRST).expect("it reads"), Some(b"a record".to_vec()));
+    }
+
+    /// The log was there, so that smaller segments could not be chosen any more.
+    #[test]
+    fn a_log_of_streams_was_created_before_it_was_refused() {
+        let disk = Memory::default();
+        let options = LogOptions::new().segment_bytes(64 << 10);
+        let refused = options.open_streams_storage(Arc::new(Fixed(disk.clone())));
+        assert!(matches!(refused, Err(Error::Options(_))), "4 segments are not enough");
+        assert_eq!(disk.segments().expect("it lists").len(), 0);
     }
 }

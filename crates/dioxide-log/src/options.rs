@@ -3,8 +3,12 @@
 use crate::batch::Purpose;
 use crate::error::{Error, Result};
 use crate::format::{Content, is_segment_size};
+use crate::storage::Storage;
 use dioxide::Durability;
 use std::time::Duration;
+
+/// The fewest segments of a log of streams: the last one, two in reserve, and some to collect.
+const STREAMS_SEGMENTS_MIN: usize = 5;
 
 /// Options for [`Log::open`](crate::Log::open).
 ///
@@ -117,6 +121,19 @@ impl LogOptions {
             (Content::Streams, Purpose::Records) => 2,
             (Content::Streams, Purpose::Bounds) => 1,
             _ => 0,
+        }
+    }
+
+    /// Fails if the medium has no room for more than the reserve.
+    pub(crate) fn check_room(&self, storage: &dyn Storage) -> Result<()> {
+        let Some(count) = storage.fixed_count() else { return Ok(()) };
+        match self.content == Content::Streams && count < STREAMS_SEGMENTS_MIN {
+            true => Err(Error::Options(format!(
+                "{}: {count} segments; streams need {STREAMS_SEGMENTS_MIN}, so make the segments \
+                 smaller",
+                storage.path().display()
+            ))),
+            false => Ok(()),
         }
     }
 

@@ -207,9 +207,10 @@ fn next_job(writer: &Writer, state: &mut State) -> Option<Job> {
     let number = state.chain().back().expect("a log has a segment").header.number;
     let wanted = std::mem::take(&mut state.pool.wanted);
     let left = writer.options.left_by(Purpose::Records);
+    let is_fixed = writer.storage.fixed_count().is_some();
     if state.pool.free.len() <= left {
         let is_new = state.pool.made_during != number;
-        let ahead = state.is_half_full() && is_new && !writer.storage.is_fixed();
+        let ahead = state.is_half_full() && is_new && !is_fixed;
         if wanted || ahead {
             state.pool.made_during = number;
             return Some(Job::Create { wanted });
@@ -218,8 +219,8 @@ fn next_job(writer: &Writer, state: &mut State) -> Option<Job> {
     if !state.pool.resting.is_empty() {
         return Some(Job::Rest(std::mem::take(&mut state.pool.resting)));
     }
-    let surplus = state.has_surplus(&writer.options);
-    if surplus && !wanted && !writer.storage.is_fixed() {
+    // A thread that waits may not have come to the segment that was made for it.
+    if state.has_surplus(&writer.options) && state.pool.waiting == 0 && !is_fixed {
         return state.pool.free.pop_back().map(Job::Remove);
     }
     None
@@ -227,7 +228,8 @@ fn next_job(writer: &Writer, state: &mut State) -> Option<Job> {
 
 /// The LSN below which the options retain nothing, if that frees a segment.
 fn not_retained(writer: &Writer, state: &State) -> Option<Lsn> {
-    if state.has_ended() {
+    // The index has records that a truncation of the back is removing.
+    if state.has_ended() || state.is_exclusive() {
         return None;
     }
     let chain = state.chain();
@@ -252,9 +254,9 @@ fn work(writer: &Arc<Writer>, job: Job) {
     let result = match job {
         Job::Create { wanted } => {
             let begun = Instant::now();
-            let made = match writer.storage.is_fixed() {
-                true => Err(Error::DeviceFull(writer.lock().chain().len())),
-                false => writer.storage.create(writer.segment_bytes),
+            let made = match writer.storage.fixed_count() {
+                Some(_) => Err(Error::DeviceFull(writer.lock().chain().len())),
+                None => writer.storage.create(writer.segment_bytes),
             };
             let mut state = writer.lock();
             state.pool.attempts += u64::from(wanted);
@@ -275,5 +277,45 @@ fn work(writer: &Arc<Writer>, job: Job) {
     };
     if let Err(error) = result {
         log::warn!("{error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::LogOptions;
+    use crate::recover::recover;
+    use crate::storage::Storage;
+    use crate::storage::memory::Memory;
+
+    /// Retention computed a front from records that were being removed. The next record got its
+    /// number, and not that of the first one that was removed.
+    #[test]
+    fn retention_amid_a_truncation_of_the_back_removes_nothing() {
+        const SEGMENT_BYTES: u64 = 64 << 10;
+        let disk = Memory::default();
+        let options = LogOptions::new().segment_bytes(SEGMENT_BYTES).retain_bytes(SEGMENT_BYTES);
+        options.open_storage(Arc::new(disk.clone())).unwrap().close().unwrap();
+        for _ in 0..4 {
+            disk.create(SEGMENT_BYTES).unwrap();
+        }
+        // The thread does not work for this log.
+        let pool = PoolThread::start(disk.path(), None).unwrap();
+        let recovered = recover(&disk).unwrap().expect("a log");
+        let writer = Writer::new(Arc::new(disk.clone()), options, recovered, pool.bell()).unwrap();
+        let writer = Arc::new(writer);
+        for _ in 0..9 {
+            let (state, pushed) = writer.push(&[&[1; 20_000]], Purpose::Records).unwrap();
+            writer.finish(state, &pushed.ticket).unwrap();
+        }
+        let front_after_all_jobs = || {
+            while work_once(&writer) {}
+            writer.lock().index().front()
+        };
+        assert!(writer.lock().chain().len() > 2);
+        writer.lock().set_exclusive(true);
+        assert_eq!(front_after_all_jobs(), Lsn::FIRST);
+        writer.lock().set_exclusive(false);
+        assert!(front_after_all_jobs() > Lsn::FIRST);
     }
 }

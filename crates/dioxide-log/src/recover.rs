@@ -366,7 +366,8 @@ fn scan_all(members: &[Member]) -> Vec<Result<Scanned>> {
     };
     thread::scope(|scope| {
         for _ in 1..threads.min(members.len()) {
-            scope.spawn(work);
+            // Without more threads, this one does all.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });

@@ -37,15 +37,57 @@ pub fn run_where_it_may_wait(path: &Path, run: impl FnOnce() + Send + 'static) {
 }
 
 /// Wakes tasks. A waker that panics must not end the calling thread, which other tasks need.
+///
+/// Until the last is woken, the thread serves logs: it may be inside a call of the log that a task
+/// drops.
 pub fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    let served = SERVES.replace(true);
     for waker in wakers {
         if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
             log::error!("a waker panicked; its task may never wake");
         }
     }
+    SERVES.set(served);
 }
 
 /// Whether the calling thread serves a log. It must not wait for the threads of a log.
 fn serves() -> bool {
     SERVES.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::mpsc::{Sender, channel};
+    use std::task::Wake;
+    use std::thread::ThreadId;
+
+    /// Closes where it may wait, as a task does that drops a log.
+    struct Closes(Sender<ThreadId>);
+
+    impl Closes {
+        fn close(&self) {
+            let closed = self.0.clone();
+            let close = move || closed.send(thread::current().id()).expect("the test runs");
+            run_where_it_may_wait(Path::new("a log"), close);
+        }
+    }
+
+    impl Wake for Closes {
+        fn wake(self: Arc<Self>) {
+            self.close();
+        }
+    }
+
+    /// A task that was woken inside a call dropped the last set, whose close waited for that call.
+    #[test]
+    fn a_task_closes_a_log_in_another_thread() {
+        let (send, closed) = channel();
+        let task = Arc::new(Closes(send));
+        wake([task.clone().into()]);
+        assert_ne!(closed.recv(), Ok(thread::current().id()));
+        task.close();
+        assert_eq!(closed.recv(), Ok(thread::current().id()));
+    }
 }

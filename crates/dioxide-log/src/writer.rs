@@ -141,8 +141,10 @@ pub struct Pool {
     pub free: VecDeque<Arc<dyn Segment>>,
     /// Segments that are complete.
     pub resting: Vec<Arc<dyn Segment>>,
-    /// A thread waits for a free segment.
+    /// A thread has begun to wait for a free segment.
     pub wanted: bool,
+    /// The threads that wait for one.
+    pub waiting: usize,
     /// The number of attempts to make a segment that was wanted, and the error of the last.
     pub attempts: u64,
     pub error: Option<Error>,
@@ -486,8 +488,10 @@ impl Writer {
                 return Err(Error::Full(Arc::new(error.clone())));
             }
             state.pool.wanted = true;
+            state.pool.waiting += 1;
             self.bell.ring();
             state = self.wait(&self.room, state);
+            state.pool.waiting -= 1;
             state.check()?;
             if state.batch.ended() || state.batch.header().number != number {
                 break;
@@ -883,6 +887,8 @@ impl Writer {
         (state.exclusive, state.back) = (false, Lsn(u64::MAX));
         drop(state);
         self.room.notify_all();
+        // The pool frees no old segments meanwhile.
+        self.bell.ring();
         result
     }
 
@@ -1165,6 +1171,16 @@ impl State {
 
     pub fn is_closed(&self) -> bool {
         self.closed
+    }
+
+    /// Whether a thread changes the log alone.
+    pub fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    #[cfg(test)]
+    pub fn set_exclusive(&mut self, exclusive: bool) {
+        self.exclusive = exclusive;
     }
 
     /// Whether the log takes no more frames.

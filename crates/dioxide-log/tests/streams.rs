@@ -438,6 +438,26 @@ fn few_spare_segments_do_not_keep_the_pool_busy() {
     }
 }
 
+/// It did so as well for a record that did not fit into a segment that was nearly empty.
+#[test]
+fn long_records_do_not_keep_the_pool_busy() {
+    for spare in [0, 1, 2] {
+        let options = small().spare_segments(spare);
+        let log = options.open_streams_storage(Arc::new(Memory::default())).unwrap();
+        let stream = log.stream(1);
+        let plain = options.open_storage(Arc::new(Memory::default())).unwrap();
+        for number in 0..100 {
+            let record = vec![1; [20_000, 45_000][number % 2]];
+            stream.append(&record).unwrap();
+            plain.append(&record).unwrap();
+        }
+        // Each record needs a segment of its own.
+        for created in [log.stats().log.segments_created, plain.stats().segments_created] {
+            assert!(created < 110, "{created} segments were made with {spare} spare ones");
+        }
+    }
+}
+
 /// It returned the same error again and again, so a loop over it did not end.
 #[test]
 fn an_iterator_did_not_end_at_an_error() {

@@ -190,8 +190,8 @@ impl Storage for Device {
         Ok(self.segment(0))
     }
 
-    fn is_fixed(&self) -> bool {
-        true
+    fn fixed_count(&self) -> Option<usize> {
+        Some(self.count as usize)
     }
 
     fn remove(&self, _segment: &dyn Segment) -> Result<()> {

@@ -55,9 +55,10 @@ pub trait Storage: Debug + Send + Sync + 'static {
         Ok(segment)
     }
 
-    /// Whether the number of segments is fixed, so that none is made or removed later.
-    fn is_fixed(&self) -> bool {
-        false
+    /// The number of segments if it is fixed, so that a log makes and removes none. Also before
+    /// there is a log.
+    fn fixed_count(&self) -> Option<usize> {
+        None
     }
 
     /// Removes a segment that is not part of the log any more.
@@ -108,6 +109,9 @@ pub trait Segment: Debug + Send + Sync {
     /// # Errors
     ///
     /// The medium's error. The segment is not written afterwards.
+    ///
+    /// After a failure each call for a segment of the storage must fail, also one that runs beside
+    /// it. Kernels report a lost write once: a plain `fdatasync` may succeed after a failure.
     fn sync(&self) -> Result<()>;
 
     /// Fills `into` with the bytes at `offset`, within the segment.

@@ -33,9 +33,6 @@ use std::thread::JoinHandle;
 /// The size of the frame of bounds.
 const BOUNDS_BYTES: u64 = 56;
 
-/// The last segment, two in reserve, and some to collect.
-const SEGMENTS_MIN: usize = 5;
-
 /// How many streams without records may be remembered at least.
 const UNUSED_MAX: usize = 1024;
 
@@ -162,8 +159,7 @@ impl StreamLog {
 
     fn new(log: Log) -> Result<Self> {
         let mut usage = Usage::default();
-        let tables = check_space(&log).and_then(|()| replay(&log, &mut usage));
-        let tables = tables.inspect_err(|error| {
+        let tables = replay(&log, &mut usage).inspect_err(|error| {
             // So that the close writes nothing.
             log.writer().refuse(error.clone());
         })?;
@@ -495,19 +491,6 @@ impl Core {
             }
             return result;
         }
-    }
-}
-
-/// Fails if the log is on a device that has no room for more than the reserve.
-fn check_space(log: &Log) -> Result<()> {
-    let storage = &log.writer().storage;
-    let count = if storage.is_fixed() { storage.segments()?.len() } else { usize::MAX };
-    match count < SEGMENTS_MIN {
-        true => Err(Error::Options(format!(
-            "{}: {count} segments; streams need {SEGMENTS_MIN}, so make the segments smaller",
-            storage.path().display()
-        ))),
-        false => Ok(()),
     }
 }
 

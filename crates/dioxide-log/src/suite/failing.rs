@@ -84,8 +84,8 @@ impl Storage for Failing {
         }
     }
 
-    fn is_fixed(&self) -> bool {
-        self.inner.is_fixed()
+    fn fixed_count(&self) -> Option<usize> {
+        self.inner.fixed_count()
     }
 
     fn remove(&self, segment: &dyn Segment) -> Result<()> {

@@ -111,7 +111,7 @@ fn created(medium: &dyn Medium, bytes: u64) -> Checked {
     }
     let listed = find(storage.as_ref(), segment.as_ref())?.ok_or("it is not listed")?;
     same("a new segment", &content(listed.as_ref())?, &vec![0; bytes as usize])?;
-    if storage.is_fixed() {
+    if storage.fixed_count().is_some() {
         return Ok(());
     }
     let second = storage.create(bytes).map_err(said)?;
@@ -171,7 +171,7 @@ fn kept(medium: &dyn Medium, bytes: u64) -> Checked {
 
 fn removed(medium: &dyn Medium, bytes: u64) -> Checked {
     let (storage, segment) = created_in(medium, bytes)?;
-    if storage.is_fixed() {
+    if storage.fixed_count().is_some() {
         return Ok(());
     }
     let other = storage.create(bytes).map_err(said)?;
