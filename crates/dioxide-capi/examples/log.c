@@ -65,6 +65,20 @@ static int64_t end_of_records(struct dioxide_file *file, unsigned *count)
     }
 }
 
+/* Whether records that a crash does not take are missing: the file is damaged, or no log. */
+static int lacks_records(struct dioxide_file *file, int64_t end)
+{
+    struct dioxide_recovery state = {.size = sizeof state};
+    int recovered = dioxide_recovery(file, &state);
+    if (failed("recovery", recovered))
+        return 1;
+    /* Without a crash, the file ends with a record. Below the floor nothing is lost. */
+    int64_t least = recovered ? (int64_t)state.floor - (int64_t)sizeof(struct frame) : dioxide_size(file);
+    if (end < least)
+        fprintf(stderr, "the records end at %" PRId64 ", too early\n", end);
+    return end < least;
+}
+
 static void *write_records(void *argument)
 {
     const struct log_file *log = argument;
@@ -109,7 +123,9 @@ int main(int argc, char **argv)
     if (failed("open", dioxide_open(argv[1], O_RDWR | O_CREAT, 0644, &options, &log.file)))
         return 1;
     int64_t end = end_of_records(log.file, &found);
-    int ok = !failed("read", end) && !failed("cut", dioxide_ftruncate(log.file, end));
+    if (failed("read", end) || lacks_records(log.file, end))
+        return 1;
+    int ok = !failed("truncate", dioxide_ftruncate(log.file, end));
     printf("%u records found, %" PRId64 " bytes\n", found, end);
     ok = ok && write_side_by_side(&log);
     end = end_of_records(log.file, &found);

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>

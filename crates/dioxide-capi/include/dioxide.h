@@ -395,7 +395,8 @@ struct dioxide_log_options {
     /**
      * The size of the segments of a new log, in bytes: a power of two from 64 KiB to 1 GiB; 0 for
      * 16 MiB. A log keeps the size that it was created with. It frees its space by whole segments.
-     * The largest record is 8 KiB and 24 bytes smaller than a segment.
+     * The largest record is 8 KiB and 24 bytes smaller than a segment; 8.25 KiB in a log of
+     * streams.
      */
     uint64_t segment_bytes;
     /**
@@ -1097,7 +1098,7 @@ int dioxide_open_striped(const char *const *paths,
  *
  * # Thread safety
  *
- * As `dioxide_open`.
+ * As `dioxide_open`. In the child of a fork, handles of the parent fail with EBADF, also to read.
  *
  * # Safety
  *

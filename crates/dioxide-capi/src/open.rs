@@ -150,7 +150,7 @@ pub unsafe extern "C" fn dioxide_open_striped(
 ///
 /// # Thread safety
 ///
-/// As `dioxide_open`.
+/// As `dioxide_open`. In the child of a fork, handles of the parent fail with EBADF, also to read.
 ///
 /// # Safety
 ///

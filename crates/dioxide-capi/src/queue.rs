@@ -5,8 +5,9 @@ use crate::args::{bytes, bytes_mut, file_bytes, give_handle, shared, signed, tak
 use crate::error::{Failure, Result, answer, invalid, remember};
 use crate::file::{dioxide_file, file_of};
 use dioxide::{Completion, Full, Queue, QueueOptions};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::thread::{self, ThreadId};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Use plain calls, one at a time, even with io_uring available: for tools that do not support
 /// io_uring, such as valgrind.
@@ -16,7 +17,7 @@ pub const DIOXIDE_QUEUE_PLAIN: u32 = 1;
 pub struct dioxide_queue {
     queue: Queue,
     /// Only this thread may access the queue.
-    owner: ThreadId,
+    owner: u64,
 }
 
 /// A finished operation. It never gets more members.
@@ -30,6 +31,17 @@ pub struct dioxide_completion {
     pub result: i64,
 }
 
+/// A number of the calling thread, that no other thread has or had. Not `thread::current().id()`,
+/// which panics in late destructors of thread-specific data.
+fn own_thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local!(static OWN: Cell<u64> = const { Cell::new(0) });
+    if OWN.get() == 0 {
+        OWN.set(LAST.fetch_add(1, Relaxed) + 1);
+    }
+    OWN.get()
+}
+
 /// The queue, for the thread that made it.
 ///
 /// # Safety
@@ -38,7 +50,7 @@ pub struct dioxide_completion {
 unsafe fn queue_of<'a>(queue: *const dioxide_queue) -> Result<&'a Queue> {
     // SAFETY: as the caller promises. The owner never changes, so any thread may read it.
     let dioxide_queue { queue, owner } = unsafe { shared(queue, "queue")? };
-    match *owner == thread::current().id() {
+    match *owner == own_thread() {
         true => Ok(queue),
         false => Err(Failure::Here(
             libc::EPERM,
@@ -104,7 +116,7 @@ pub unsafe extern "C" fn dioxide_queue_new(
                 }
                 let mut options = QueueOptions::new();
                 options.depth(depth as usize).io_uring(flags & DIOXIDE_QUEUE_PLAIN == 0);
-                Ok(dioxide_queue { queue: options.open(), owner: thread::current().id() })
+                Ok(dioxide_queue { queue: options.open(), owner: own_thread() })
             })?;
         }
         Ok(0)

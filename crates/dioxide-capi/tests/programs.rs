@@ -282,6 +282,12 @@ fn the_examples(words: &[&str], dir: &TestDir, records: usize) -> TrialResult {
     }
     let log = std::fs::read(dir.join("log"))?;
     assert_eq!(log.windows(7).filter(|window| window == b"record ").count(), 2 * 64 * records);
+    // It truncated a damaged log to nothing.
+    let mut damaged = log;
+    damaged[10] ^= 1;
+    std::fs::write(dir.join("log"), &damaged)?;
+    assert!(run(words, &c, &[dir.join("log").as_os_str()]).is_err());
+    assert_eq!(std::fs::read(dir.join("log"))?, damaged);
     Ok(())
 }
 

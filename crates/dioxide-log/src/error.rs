@@ -2,6 +2,7 @@
 
 use crate::lsn::Lsn;
 use dioxide::ErrorKind;
+use dioxide::text::shown;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub enum Error {
     #[error(transparent)]
     File(#[from] dioxide::Error),
     /// A system call failed on a file or directory of the log.
-    #[error("{action} {}: {error}", path.display())]
+    #[error("{action} {}: {error}", shown(path))]
     System {
         /// The action, for example "rename".
         action: &'static str,
@@ -27,7 +28,7 @@ pub enum Error {
         error: Arc<io::Error>,
     },
     /// The log contradicts itself. Nothing was changed.
-    #[error("{} at {offset}: {reason}; restore the log from a copy", path.display())]
+    #[error("{} at {offset}: {reason}; restore the log from a copy", shown(path))]
     Corrupt {
         /// The segment.
         path: PathBuf,
@@ -37,13 +38,13 @@ pub enum Error {
         reason: String,
     },
     /// A writer changed the log while it was read. A later look finds what is there.
-    #[error("{}: a writer changes the log too fast to read it; try again", path.display())]
+    #[error("{}: a writer changes the log too fast to read it; try again", shown(path))]
     Changing {
         /// The directory or device.
         path: PathBuf,
     },
     /// A later version of this crate wrote the log.
-    #[error("{}: {reason}; use a later version of dioxide-log", path.display())]
+    #[error("{}: {reason}; use a later version of dioxide-log", shown(path))]
     Version {
         /// The segment.
         path: PathBuf,
@@ -52,13 +53,13 @@ pub enum Error {
     },
     /// Another process, or another [`Log`](crate::Log) or [`LogSet`](crate::LogSet) of this one,
     /// has the log or set open for writing.
-    #[error("{}: another writer has it open; one writer per log or set", path.display())]
+    #[error("{}: another writer has it open; one writer per log or set", shown(path))]
     Locked {
         /// The directory or device.
         path: PathBuf,
     },
     /// There is no log, and it was not to be created.
-    #[error("{}: no log", path.display())]
+    #[error("{}: no log", shown(path))]
     Missing {
         /// The directory or device.
         path: PathBuf,
@@ -164,5 +165,12 @@ mod tests {
         assert_eq!(message(3, 6), "LSN 9 is out of range: there are records 3 to 5");
         let none = "LSN 9 is out of range: there are no records, and the next is 6";
         assert_eq!(message(6, 6), none);
+    }
+
+    /// A message of the C interface is one line.
+    #[test]
+    fn a_path_made_another_line_of_a_message() {
+        let error = Error::Missing { path: "log\nERROR: forged".into() };
+        assert_eq!(error.to_string().lines().count(), 1);
     }
 }

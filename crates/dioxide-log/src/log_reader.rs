@@ -16,6 +16,7 @@ use crate::timer;
 use crate::view::{self, LOOKS_MAX};
 use crate::window::Window;
 use dioxide::Buffer;
+use dioxide::text::shown;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl LogReader {
         let path = path.as_ref();
         if is_device(path) {
             let reason = "a log on a device has no mark for readers of other processes";
-            return Err(Error::Options(format!("{}: {reason}", path.display())));
+            return Err(Error::Options(format!("{}: {reason}", shown(path))));
         }
         Self::of(Arc::new(Dir::open_read_only(path)?))
     }

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::format::{Content, is_segment_size};
 use crate::storage::Storage;
 use dioxide::Durability;
+use dioxide::text::shown;
 use std::time::Duration;
 
 /// The fewest segments of a log of streams: the last one, two in reserve, and some to collect.
@@ -131,7 +132,7 @@ impl LogOptions {
             true => Err(Error::Options(format!(
                 "{}: {count} segments; streams need {STREAMS_SEGMENTS_MIN}, so make the segments \
                  smaller",
-                storage.path().display()
+                shown(storage.path())
             ))),
             false => Ok(()),
         }

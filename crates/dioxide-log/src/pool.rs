@@ -13,6 +13,7 @@ use crate::threads;
 use crate::writer::{State, Writer, now};
 use dioxide::Owner;
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -121,7 +122,8 @@ impl PoolThread {
 impl Drop for PoolThread {
     fn drop(&mut self) {
         if !self.owner.is_current() {
-            // The thread is that of the parent.
+            // The thread is that of the parent. A thread of this process may have got its number.
+            mem::forget(self.thread.take());
             return;
         }
         self.queue.lock().ends = true;

@@ -17,6 +17,7 @@ use crate::lsn::Lsn;
 use crate::storage::{Segment, Storage};
 use crate::window::Window;
 use dioxide::Buffer;
+use dioxide::text::shown;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem;
@@ -293,13 +294,13 @@ fn check_neighbours(
     if let Some(other) = members.values().next() {
         let (ours, theirs) = (header.log, other.header.log);
         if ours != theirs {
-            let path = other.segment.path().display();
+            let path = shown(other.segment.path());
             let reason = format!("a segment of log {ours}, but {path} is one of log {theirs}");
             return Err(Error::corrupt(segment.path(), 0, reason));
         }
     }
     if let Some(twin) = members.get(&header.number) {
-        let path = twin.segment.path().display();
+        let path = shown(twin.segment.path());
         let reason = format!("segment {}, which {path} is as well", header.number);
         return Err(Error::corrupt(segment.path(), 0, reason));
     }
@@ -367,7 +368,8 @@ fn scan_all(members: &[Member]) -> Vec<Result<Scanned>> {
     thread::scope(|scope| {
         for _ in 1..threads.min(members.len()) {
             // Without more threads, this one does all.
-            let _ = thread::Builder::new().spawn_scoped(scope, work);
+            let spawn = || thread::Builder::new().spawn_scoped(scope, work);
+            let _ = dioxide::with_signals_blocked(spawn);
         }
         work();
     });
@@ -486,7 +488,7 @@ fn look_for_later(last: &Member, segment: &Arc<dyn Segment>, open_end: Option<u6
         if has_grown(last, end)? {
             return Ok(());
         }
-        let path = segment.path().display();
+        let path = shown(segment.path());
         let reason = format!("no valid frame, but {path} has frames of a later segment");
         return Err(Error::corrupt(last.segment.path(), end, reason));
     }
@@ -522,7 +524,7 @@ impl Recovered {
         if header.content == expected {
             return Ok(());
         }
-        let path = segment.path().display();
+        let path = shown(segment.path());
         Err(Error::Options(match expected {
             Content::Records => format!("{path}: a log of streams; open it with StreamLog"),
             Content::Streams => format!("{path}: a log without streams; open it with Log"),
@@ -538,7 +540,7 @@ impl Recovered {
     pub fn clear(&mut self) -> Result<()> {
         let last = self.chain.back().expect("the last segment");
         if self.torn.unsearched > 0 {
-            let (path, bytes) = (last.segment.path().display(), self.torn.unsearched);
+            let (path, bytes) = (shown(last.segment.path()), self.torn.unsearched);
             log::warn!("{path}: {bytes} bytes behind the end look like frames; they become zeros");
         }
         if let Some(range) = mem::take(&mut self.torn).range {

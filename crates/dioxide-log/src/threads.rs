@@ -21,7 +21,9 @@ pub fn spawn(
         SERVES.set(true);
         run();
     };
-    let spawned = thread::Builder::new().name(name.into()).spawn(serve);
+    // The handlers of the program run in its own threads.
+    let thread = thread::Builder::new().name(name.into());
+    let spawned = dioxide::with_signals_blocked(|| thread.spawn(serve));
     spawned.map_err(|error| Error::system("spawn a thread for", path, error))
 }
 
@@ -78,6 +80,19 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.close();
         }
+    }
+
+    /// Handlers of the program ran in a thread that it did not make.
+    #[test]
+    fn a_thread_of_a_log_ran_the_handlers_of_the_program() {
+        const SIGALRM: u32 = 14;
+        let (send, status) = channel();
+        let look = move || send.send(std::fs::read_to_string("/proc/thread-self/status")).unwrap();
+        spawn("a thread", Path::new("a log"), look).unwrap().join().unwrap();
+        let status = status.recv().unwrap().unwrap();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+        let blocked = u64::from_str_radix(blocked, 16).unwrap();
+        assert_ne!(blocked & (1 << (SIGALRM - 1)), 0, "{blocked:x}");
     }
 
     /// A task that was woken inside a call dropped the last set, whose close waited for that call.

@@ -363,9 +363,13 @@ impl Writer {
 
     /// Returns the size of the frames of records, and of others. Fails if it is too large.
     pub fn check_size(&self, records: &[&[u8]], others: u64) -> Result<u64> {
+        self.check_lengths(records.iter().map(|record| record.len()), others)
+    }
+
+    /// As [`check_size`](Self::check_size), of records with these lengths.
+    pub fn check_lengths(&self, lengths: impl Iterator<Item = usize>, others: u64) -> Result<u64> {
         // Lengths that no memory has may come from C.
-        let frames = records.iter().map(|record| frame_bytes(record.len()));
-        let bytes = frames.fold(others, u64::saturating_add);
+        let bytes = lengths.map(frame_bytes).fold(others, u64::saturating_add);
         let max = Batch::max_bytes(self.segment_bytes);
         match bytes > max {
             true => Err(Error::TooLong { bytes, max }),

@@ -177,6 +177,20 @@ fn a_reader_sees_only_what_is_stable() {
     assert!(reader.next().unwrap().is_none());
 }
 
+/// It waited for ever.
+#[test]
+fn a_reader_waits_for_no_log_that_was_removed() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().join("log");
+    let log = small().open(&path).unwrap();
+    log.append(b"one").unwrap();
+    let mut reader = LogReader::open(&path).unwrap();
+    assert_eq!(rest(&mut reader).len(), 1);
+    log.close().unwrap();
+    fs::remove_dir_all(&path).unwrap();
+    assert!(matches!(reader.next_within(LIMIT), Err(Error::Missing { .. })));
+}
+
 #[test]
 fn a_reader_waits_for_records_and_is_told_of_removed_ones() {
     let dir = tempfile::tempdir_in(".").unwrap();

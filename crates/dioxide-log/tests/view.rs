@@ -117,6 +117,21 @@ fn files(path: &Path) -> BTreeMap<String, (Vec<u8>, std::time::SystemTime)> {
     fs::read_dir(path).unwrap().map(|entry| file(entry.unwrap())).collect()
 }
 
+/// All three were "no log", which invites a user to make one.
+#[test]
+fn a_view_says_why_there_is_no_log() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path();
+    let message = |name: &str| LogView::open(path.join(name)).unwrap_err().to_string();
+    small().open_set(path.join("set")).unwrap().close().unwrap();
+    fs::write(path.join("file"), "").unwrap();
+    std::os::unix::fs::symlink("loop", path.join("loop")).unwrap();
+    assert!(message("set").contains("a set of logs"), "{}", message("set"));
+    assert!(message("file/log").contains("Not a directory"), "{}", message("file/log"));
+    assert!(message("loop").contains("symbolic links"), "{}", message("loop"));
+    assert!(message("none").contains("no log"), "{}", message("none"));
+}
+
 #[test]
 fn a_view_changes_no_file_and_needs_no_lock() {
     let dir = tempfile::tempdir_in(".").unwrap();

@@ -26,7 +26,8 @@ pub struct dioxide_log_options {
     pub flags: u32,
     /// The size of the segments of a new log, in bytes: a power of two from 64 KiB to 1 GiB; 0 for
     /// 16 MiB. A log keeps the size that it was created with. It frees its space by whole segments.
-    /// The largest record is 8 KiB and 24 bytes smaller than a segment.
+    /// The largest record is 8 KiB and 24 bytes smaller than a segment; 8.25 KiB in a log of
+    /// streams.
     pub segment_bytes: u64,
     /// The number of free segments that are kept for reuse; 0 for 4. More are removed.
     pub spare_segments: u64,

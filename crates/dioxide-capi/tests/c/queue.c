@@ -180,15 +180,19 @@ static void *end_with_a_queue(void *key)
     return NULL;
 }
 
-/* In a destructor of thread-local data, after that of the library: a thread waited for itself. */
+/* In a destructor of thread-local data, after that of the library: a thread waited for itself, or
+ * the process was aborted. Destructors run in the order of their keys, so the first key that is
+ * free must not be this one. */
 static void a_thread_that_ended_forgot_its_queue(void)
 {
     pthread_t thread;
-    pthread_key_t key;
+    pthread_key_t spare, key;
+    EXPECT(pthread_key_create(&spare, NULL), 0);
     EXPECT(pthread_key_create(&key, destroy), 0);
     EXPECT(pthread_create(&thread, NULL, end_with_a_queue, &key), 0);
     EXPECT(pthread_join(thread, NULL), 0);
     EXPECT(pthread_key_delete(key), 0);
+    EXPECT(pthread_key_delete(spare), 0);
 }
 
 /* The same for the main thread, at its exit. */

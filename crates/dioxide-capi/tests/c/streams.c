@@ -146,14 +146,20 @@ static void what_makes_no_sense(void)
     FAILS(dioxide_stream_log_append_all(log, NULL, &record, 1, NULL), EINVAL, "streams is NULL");
     FAILS(dioxide_stream_log_append_all(log, &stream, NULL, 1, NULL), EINVAL, "records is NULL");
     EXPECT(dioxide_stream_log_close(other), 0);
+    /* They were copied before their lengths were looked at. */
+    const struct iovec endless[] = {{"x", PTRDIFF_MAX}, {"x", PTRDIFF_MAX}};
+    FAILS(dioxide_stream_append(stream, "x", PTRDIFF_MAX), EMSGSIZE, "at most");
+    FAILS(dioxide_stream_append_all(stream, endless, 2), EMSGSIZE, "at most");
     EXPECT(dioxide_stream_append(stream, "x", 1), 1);
 
     pid_t child = fork();
     if (child == 0) {
         FAILS(dioxide_stream_append(stream, "x", 1), EBADF, "parent");
         FAILS(dioxide_stream_log_sync(log), EBADF, "parent");
+        struct dioxide_stream_log *own = opened_streams("own");
         FAILS(dioxide_stream_log_close(log), EBADF, "parent");
         EXPECT(dioxide_stream_close(stream), 0);
+        EXPECT(dioxide_stream_log_close(own), 0);
         leave_to_parent();
     }
     expect_child(child);

@@ -6,6 +6,7 @@ use super::{Segment, Storage};
 use crate::error::{Error, Result};
 use crate::format::header::{CHECKSUM_AT, Found, Header, may_be_header};
 use crate::format::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use dioxide::text::shown;
 use dioxide::{Buffer, ErrorKind, File, OpenOptions};
 use std::collections::BTreeSet;
 use std::iter;
@@ -85,7 +86,7 @@ impl Device {
         let length = file.len()?;
         if length < 2 * SEGMENT_BYTES_MIN {
             let reason = format!("a log needs two segments, and the device has {length} bytes");
-            return Err(Error::Options(format!("{}: {reason}", path.display())));
+            return Err(Error::Options(format!("{}: {reason}", shown(path))));
         }
         let mut first = Buffer::zeroed(ZEROS_BYTES.min(length) as usize);
         file.read_at(&mut first, 0)?;
@@ -104,7 +105,7 @@ impl Device {
         let count = length / segment_bytes;
         if count < 2 {
             let reason = format!("a log needs two segments of {segment_bytes} bytes");
-            return Err(Error::Options(format!("{}: {reason}", path.display())));
+            return Err(Error::Options(format!("{}: {reason}", shown(path))));
         }
         let files = Arc::new(Files::new(&file, path)?);
         let (is_used, claim) = (AtomicBool::new(found.is_some()), Mutex::default());

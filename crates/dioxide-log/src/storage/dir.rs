@@ -6,6 +6,7 @@ use super::pool_dir::PoolDir;
 use super::steps::{FileSystem, Step, Steps};
 use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
+use dioxide::text::shown;
 use dioxide::{Durability, File, OpenOptions, Owner};
 use rustix::fs::FlockOperation;
 use std::fs;
@@ -60,10 +61,7 @@ impl Dir {
         if missing && !create {
             return Err(Error::Missing { path: path.into() });
         }
-        if path.join(set_dir::POOL).exists() {
-            let reason = "a set of logs, not a log; open one of the logs in it";
-            return Err(Error::Options(format!("{}: {reason}", path.display())));
-        }
+        refuse_set(path)?;
         // A log with segments was opened before.
         if missing || segment_names(path)?.is_empty() {
             match &pool {
@@ -92,9 +90,14 @@ impl Dir {
     ///
     /// [`Error::Missing`] if there is no directory, or the kernel's error.
     pub fn open_read_only(path: &Path) -> Result<Self> {
-        if !path.is_dir() {
-            return Err(Error::Missing { path: path.into() });
+        match fs::metadata(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::system("open", path, error));
+            }
+            Ok(found) if found.is_dir() => {}
+            _ => return Err(Error::Missing { path: path.into() }),
         }
+        refuse_set(path)?;
         Ok(Self::new(path))
     }
 
@@ -191,7 +194,7 @@ impl Storage for Dir {
         if let Err(error) = self.with_mark(options.read(true).write(true).create(true), write)
             && !self.has_warned.swap(true, Relaxed)
         {
-            log::warn!("{}: the readers of other processes wait: {error}", self.path.display());
+            log::warn!("{}: the readers of other processes wait: {error}", shown(&self.path));
         }
     }
 
@@ -211,6 +214,9 @@ impl Storage for Dir {
                 Err(error) => match error.kind() {
                     // The log was removed. There may be another one.
                     io::ErrorKind::NotFound if self.close_mark() => continue,
+                    io::ErrorKind::NotFound if !self.path.exists() => {
+                        return Err(Error::Missing { path: self.path.clone() });
+                    }
                     io::ErrorKind::NotFound => return Ok(None),
                     io::ErrorKind::UnexpectedEof => {}
                     _ => return Err(Error::system("read", &self.path.join(MARK), error)),
@@ -434,6 +440,14 @@ pub(super) fn remove_if_there(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn refuse_set(path: &Path) -> Result<()> {
+    if !path.join(set_dir::POOL).exists() {
+        return Ok(());
+    }
+    let reason = "a set of logs, not a log; open one of the logs in it";
+    Err(Error::Options(format!("{}: {reason}", shown(path))))
 }
 
 /// Makes a directory and those above it that are missing. Their names are stable on return.

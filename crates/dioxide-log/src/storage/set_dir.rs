@@ -14,6 +14,7 @@ use super::dir::{Dir, Lock, create_dirs, is, segment_names};
 use super::pool_dir::PoolDir;
 use super::steps::{Step, Steps};
 use crate::error::{Error, Result};
+use dioxide::text::shown;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ impl SetDir {
         }
         if !segment_names(path)?.is_empty() {
             let reason = "a log, not a set of logs; a set needs a directory of its own";
-            return Err(Error::Options(format!("{}: {reason}", path.display())));
+            return Err(Error::Options(format!("{}: {reason}", shown(path))));
         }
         let lock = Lock::take(path, LOCK)?;
         let pool = Arc::new(PoolDir::open(&path.join(POOL), segments_max, steps.clone())?);

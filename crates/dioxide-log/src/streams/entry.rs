@@ -4,7 +4,7 @@ use crate::format::u64_at;
 use crate::lsn::Lsn;
 
 /// The bytes before the record.
-const HEADER_BYTES: usize = 17;
+pub const HEADER_BYTES: usize = 17;
 const KIND_AT: usize = 16;
 const BOUNDS_BYTES: usize = HEADER_BYTES + 8;
 

@@ -1,7 +1,7 @@
 //! A log of streams, as users see it.
 
 use super::collect::{self, Signal};
-use super::entry::Entry;
+use super::entry::{Entry, HEADER_BYTES as RECORD_HEADER_BYTES};
 use super::reader;
 use super::stream::{Shared, Stream};
 use super::table::{Replays, Table};
@@ -25,6 +25,7 @@ use crate::ticket::Ticket;
 use crate::writer::{Guard, Writer};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -277,8 +278,10 @@ fn close(core: &Core, collector: Option<JoinHandle<()>>) -> Result<()> {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // A child of a fork has the memory, but not the threads.
+        // A child of a fork has the memory, but not the threads. One of its own may have got the
+        // number of the collector.
         if !self.owner.is_current() {
+            mem::forget(self.collector.get_mut().unwrap_or_else(PoisonError::into_inner).take());
             return;
         }
         let (core, collector) = (self.core.clone(), self.collector());
@@ -348,6 +351,9 @@ impl Core {
         streams.sort_by_key(|stream| stream.id());
         streams.dedup_by_key(|stream| stream.id());
         let index_of = |id| streams.partition_point(|stream| stream.id() < id);
+        // Before they are copied. The first records of a stream are limited as the later ones.
+        let lengths = records.iter().map(|(_, record)| RECORD_HEADER_BYTES + record.len());
+        self.writer().check_lengths(lengths, streams.len() as u64 * BOUNDS_BYTES)?;
         loop {
             let mut states: Vec<_> = streams.iter().map(|stream| stream.lock()).collect();
             // The frames, each with the index of its stream. Bounds begin an unused stream.
@@ -370,8 +376,6 @@ impl Core {
             }
 
             let payloads: Vec<&[u8]> = frames.iter().map(|(_, payload)| &payload[..]).collect();
-            // So that the first records of a stream are not limited otherwise than later ones.
-            self.writer().check_size(&payloads[begun..], streams.len() as u64 * BOUNDS_BYTES)?;
             let pushed = self.writer().try_push(&payloads, Purpose::Records)?;
             let Some((guard, pushed)) = pushed else {
                 drop(states);

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::lsn::Lsn;
 use crate::storage::Storage;
 use crate::view::{LOOKS_MAX, LogView};
+use dioxide::text::shown;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -110,7 +111,7 @@ impl StreamView {
 }
 
 pub(super) fn without_streams(path: &Path) -> Error {
-    Error::Options(format!("{}: a log without streams", path.display()))
+    Error::Options(format!("{}: a log without streams", shown(path)))
 }
 
 /// The records of a stream of a [`StreamView`], see [`StreamView::iter_from`].
