@@ -1,9 +1,9 @@
 //! Ctrl-C and similar signals: the first one asks every loop to stop, the second one kills.
 //! Process-wide.
 //!
-//! `dioxide log` does not listen, because it changes nothing. The default action ends it at once,
-//! also in a long read or a write to a full pipe. Nor does `dioxide run`, whose program would lose
-//! its ignored signals. Signals that `nohup` ignores stay ignored.
+//! Commands that change nothing do not listen until they write a result. The default action ends
+//! them at once, also in a long read or a write to a full pipe. Nor does `dioxide run`, whose
+//! program would lose its ignored signals. Signals that `nohup` ignores stay ignored.
 //!
 //! Scratch files have no name, so nothing is left behind in either case. But the second signal
 //! leaves the temporary file of a copy, and the directory of `bench log --files`.
@@ -34,6 +34,10 @@ impl std::error::Error for Interrupted {}
 
 /// From now on SIGINT, SIGTERM and SIGHUP set the flag that [`check`] reads, unless ignored.
 pub fn listen() -> Result<()> {
+    static LISTENS: AtomicBool = AtomicBool::new(false);
+    if LISTENS.swap(true, Relaxed) {
+        return Ok(());
+    }
     let again = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if is_ignored(signal).context("look for ignored signals")? {

@@ -38,8 +38,12 @@ fn main() -> std::process::ExitCode {
     let cli = args::Cli::parse();
     warnings::to_stderr();
     let listening = match cli.command {
-        args::Command::Log(_) | args::Command::Run(_) => Ok(()),
-        _ => interrupt::listen(),
+        args::Command::Bench(_)
+        | args::Command::Copy(_)
+        | args::Command::Diagnose(_)
+        | args::Command::Probe(_)
+        | args::Command::Recover(_) => interrupt::listen(),
+        _ => Ok(()),
     };
     let outcome = listening.and_then(|()| match cli.command {
         args::Command::Bench(bench) => bench::run(*bench),

@@ -2,18 +2,19 @@
 //! If a file cannot be written, the report is still printed.
 
 use crate::args::{Output, Wanted};
+use crate::interrupt;
 use crate::terminal::Terminal;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::text::shown;
-use rustix::fs::{Access, FallocateFlags, OFlags, fallocate};
+use rustix::fs::{Access, FallocateFlags, Gid, OFlags, Uid, fallocate, fchown};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use textwrap::WordSplitter;
 use textwrap::core::display_width;
@@ -27,8 +28,11 @@ pub struct Text<'a> {
 /// Checks that the requested files can be created, as far as possible before the work. None of
 /// them may be a file that is read.
 pub fn check(wanted: &[Wanted<'_>], read: &[&Path]) -> Result<()> {
-    for (nth, Wanted { option, path }) in wanted.iter().enumerate() {
-        let twin = wanted[..nth].iter().find(|other| names_the_same(other.path, path));
+    for (nth, one) in wanted.iter().enumerate() {
+        let Wanted { option, path } = one;
+        let twin = wanted[..nth]
+            .iter()
+            .find(|other| one.is_stdout() && other.is_stdout() || names_the_same(other.path, path));
         if let Some(twin) = twin {
             bail!("{} and {option} name the same file: {}", twin.option, path.display());
         }
@@ -38,6 +42,8 @@ pub fn check(wanted: &[Wanted<'_>], read: &[&Path]) -> Result<()> {
             path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         ensure!(parent.is_dir(), "{option} {}: no such directory", path.display());
         ensure!(!path.is_dir(), "{option} {}: is a directory", path.display());
+        let leads_nowhere = path.is_symlink() && !path.exists();
+        ensure!(!leads_nowhere, "{option} {}: is a link to a missing file", path.display());
         let is_read = read.iter().any(|read| names_the_same(read, path));
         ensure!(!is_read, "{option} {}: is one of the results that are read", path.display());
         // Of a new file, the directory.
@@ -199,30 +205,47 @@ fn write(text: &Text<'_>) -> Result<()> {
     replace(path, text.text.as_bytes()).with_context(|| format!("write {}", path.display()))
 }
 
-/// Writes a file as a whole: an error leaves the old one. A pipe or device is written as it is, and
-/// so is a file that cannot be replaced, though it can be written. `dioxide::replace` would need
-/// direct I/O, which not every place of a result has.
+/// Writes a file as a whole: an error leaves the old one. A pipe, device or open file is written as
+/// it is, and so is a file that cannot be replaced, though it can be written. `dioxide::replace`
+/// would need direct I/O, which not every place of a result has.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let old = fs::metadata(path).ok();
     if old.as_ref().is_some_and(|old| !old.is_file()) {
         return fs::write(path, text);
     }
     // A link stays.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let permissions = old.map(|old| old.permissions());
-    match replace_by_rename(path, text, permissions.clone()) {
-        Err(error) if permissions.is_some() && forbids_replacement(&error) => overwrite(path, text),
+    let path = match fs::canonicalize(path) {
+        Ok(_) if is_of_descriptor(path) => return append(path, text),
+        Ok(path) => path,
+        // An open file without a name, like that of another process in /proc.
+        Err(_) if old.is_some() => return append(path, text),
+        Err(_) => path.to_owned(),
+    };
+    match replace_by_rename(&path, text, old.as_ref()) {
+        Err(error) if old.is_some() && forbids_replacement(&error) => overwrite(&path, text),
         result => result,
     }
 }
 
-fn replace_by_rename(path: &Path, text: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
+/// Whether the path is the name of an open descriptor, like /dev/stderr.
+fn is_of_descriptor(path: &Path) -> bool {
+    let places = ["/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
+    let is_there = |path: &Path| places.iter().any(|place| path.starts_with(place));
+    is_there(path) || fs::read_link(path).is_ok_and(|target| is_there(&target))
+}
+
+fn append(path: &Path, text: &[u8]) -> io::Result<()> {
+    File::options().append(true).open(path)?.write_all(text)
+}
+
+fn replace_by_rename(path: &Path, text: &[u8], old: Option<&Metadata>) -> io::Result<()> {
+    interrupt::listen().map_err(io::Error::other)?;
     // Without the name of the file, which may be as long as a name can be.
     let temporary = path.with_file_name(format!(".dioxide-{:016x}.tmp", fastrand::u64(..)));
     // Never a file or a link of another user, who may write to the directory.
     let mut file = File::create_new(&temporary)?;
-    let written = permissions
-        .map_or(Ok(()), |permissions| file.set_permissions(permissions))
+    let written = old
+        .map_or(Ok(()), |old| give(&file, old))
         .and_then(|()| file.write_all(text))
         .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
@@ -230,6 +253,18 @@ fn replace_by_rename(path: &Path, text: &[u8], permissions: Option<Permissions>)
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// Gives the file the owner and the rights of the old one. Only root can give it to another user. A
+/// group that cannot be kept has no rights.
+fn give(file: &File, old: &Metadata) -> io::Result<()> {
+    let group = Some(Gid::from_raw(old.gid()));
+    let mut mode = old.mode() & 0o777;
+    let is_given = fchown(file, Some(Uid::from_raw(old.uid())), group).is_ok();
+    if !is_given && fchown(file, None, group).is_err() {
+        mode &= !0o070;
+    }
+    file.set_permissions(Permissions::from_mode(mode))
 }
 
 /// Whether the directory prevents a replacement: it is read-only or sticky, or the file is a mount
@@ -256,8 +291,8 @@ fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::Uid;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::symlink;
     use std::thread;
 
     fn refusal(files: &[(&'static str, &str)]) -> String {
@@ -307,7 +342,7 @@ mod tests {
         let (result, victim) = (dir.path().join("out.json"), dir.path().join("victim"));
         fs::write(&victim, "precious").unwrap();
         let prepare = |name: String| {
-            std::os::unix::fs::symlink(&victim, dir.path().join(name)).unwrap();
+            symlink(&victim, dir.path().join(name)).unwrap();
         };
         prepare(format!(".out.json.{}.tmp", std::process::id()));
         replace(&result, b"{}").unwrap();
@@ -319,6 +354,52 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         let [victim, result] = [victim, result].map(|file| fs::read_to_string(file).unwrap());
         assert_eq!((&*victim, &*result), ("precious", "{}"));
+    }
+
+    /// The file behind a descriptor was replaced by another one. Its content was lost, and what
+    /// was written to the descriptor later.
+    #[test]
+    fn the_file_of_a_descriptor_was_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        fs::write(&log, "before ").unwrap();
+        let file = File::options().append(true).open(&log).unwrap();
+        let fd = dir.path().join("fd");
+        symlink(format!("/proc/self/fd/{}", file.as_raw_fd()), &fd).unwrap();
+        replace(&fd, b"result ").unwrap();
+        (&file).write_all(b"after").unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "before result after");
+        fs::remove_file(&log).unwrap();
+        replace(&fd, b" more").unwrap();
+        assert_eq!(fs::read_to_string(&fd).unwrap(), "before result after more");
+        assert!(fd.is_symlink());
+    }
+
+    /// The result went to the name of the link.
+    #[test]
+    fn a_link_to_a_missing_file_was_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("latest.json");
+        symlink("missing/today.json", &link).unwrap();
+        let why = check(&[Wanted { option: "--json", path: &link }], &[]).unwrap_err().to_string();
+        assert!(why.contains("is a link to a missing file"), "{why}");
+    }
+
+    /// Root wrote the result of a user again, who could not read it any more.
+    #[test]
+    fn a_result_changed_its_owner() {
+        const OTHER_USER: u32 = 65534;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let result = dir.path().join("out.json");
+        fs::write(&result, "[]").unwrap();
+        fs::set_permissions(&result, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::chown(&result, Some(OTHER_USER), Some(OTHER_USER)).unwrap();
+        replace(&result, b"{}").unwrap();
+        let now = fs::metadata(&result).unwrap();
+        assert_eq!((now.uid(), now.gid(), now.mode() & 0o777), (OTHER_USER, OTHER_USER, 0o600));
     }
 
     /// `check` accepts the file, and the error came after the whole run.
@@ -357,6 +438,10 @@ mod tests {
         assert_eq!(
             refusal(&[("--json", "-"), ("--html", "-")]),
             "--json and --html name the same file: -"
+        );
+        assert_eq!(
+            refusal(&[("--json", "-"), ("--html", "/dev/stdout")]),
+            "--json and --html name the same file: /dev/stdout"
         );
         assert_eq!(
             refusal(&[("--json", "/new"), ("--html", "/../new")]),

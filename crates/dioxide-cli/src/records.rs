@@ -6,9 +6,11 @@ use crate::output;
 use crate::terminal::Terminal;
 use anyhow::{Result, bail};
 use dioxide_log::{Error, LogReader, LogView, Lsn, Record, StreamReader, StreamView};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -236,14 +238,8 @@ fn tail_of(args: &args::LogTail) -> Result<()> {
 }
 
 fn follow(args: &args::LogTail, mut reader: impl Tailed, mut out: impl Write) -> Result<()> {
-    let (first, next) = reader.range();
-    let last = Lsn(next.0.saturating_sub(TAIL_RECORDS)).max(first);
-    reader.seek(match args.from {
-        // No record has this number, so none was removed.
-        Some(0) => first,
-        Some(lsn) => Lsn(lsn),
-        None => last,
-    });
+    let mut has_begun = begin(args, &mut reader);
+    let mut has_warned = false;
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut patience = Duration::ZERO;
     while left > 0 {
@@ -255,6 +251,16 @@ fn follow(args: &args::LogTail, mut reader: impl Tailed, mut out: impl Write) ->
             }
             Ok(None) => {
                 out.flush()?;
+                if is_closed_pipe(io::stdout()) {
+                    return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+                }
+                if !has_begun {
+                    has_begun = begin(args, &mut reader);
+                }
+                if !knows_end(&reader) && !has_warned && !patience.is_zero() {
+                    say("no writer has shown what is stable; `dioxide log dump` prints all");
+                    has_warned = true;
+                }
                 patience = PATIENCE;
             }
             Err(Error::Changing { .. }) => {
@@ -269,6 +275,33 @@ fn follow(args: &args::LogTail, mut reader: impl Tailed, mut out: impl Write) ->
         }
     }
     Ok(out.flush()?)
+}
+
+/// Moves to the first record to be printed. False if that is not known yet: the writer was opened,
+/// or truncated the log, while the reader looked at it.
+fn begin(args: &args::LogTail, reader: &mut impl Tailed) -> bool {
+    let (first, end) = reader.range();
+    let from = match args.from {
+        // No record has this number, so none was removed.
+        Some(0) => first,
+        Some(lsn) => Lsn(lsn),
+        None if !knows_end(reader) => Lsn(u64::MAX),
+        None => Lsn(end.0.saturating_sub(TAIL_RECORDS)).max(first),
+    };
+    reader.seek(from);
+    from < Lsn(u64::MAX)
+}
+
+fn knows_end(reader: &impl Tailed) -> bool {
+    let (first, end) = reader.range();
+    first <= end
+}
+
+/// Whether the reader of a pipe has gone. A write would notice it, but a log may rest.
+fn is_closed_pipe(out: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&out, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+        && polled[0].revents().contains(PollFlags::ERR)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -312,6 +345,43 @@ mod tests {
             }
             Ok(Some(Record { lsn: self.lsn, payload: b"a" }))
         }
+    }
+
+    /// A log of 100 records, whose end the reader finds at the second look.
+    struct Late {
+        looks: u32,
+        lsn: Lsn,
+    }
+
+    impl Tailed for Late {
+        fn range(&self) -> (Lsn, Lsn) {
+            (Lsn(1), if self.looks < 2 { Lsn(0) } else { Lsn(101) })
+        }
+
+        fn lsn(&self) -> Lsn {
+            self.lsn
+        }
+
+        fn seek(&mut self, lsn: Lsn) {
+            self.lsn = lsn;
+        }
+
+        fn next_within(&mut self, _: Duration) -> dioxide_log::Result<Option<Record<'_>>> {
+            self.looks += 1;
+            let lsn = self.lsn;
+            let is_there = lsn < self.range().1;
+            self.lsn.0 += u64::from(is_there);
+            Ok(is_there.then_some(Record { lsn, payload: b"a" }))
+        }
+    }
+
+    /// It began with the first record of the log.
+    #[test]
+    fn tail_began_before_the_end_was_known() {
+        let args = args::LogTail { path: "a log".into(), stream: None, from: None, count: Some(1) };
+        let mut out = Vec::new();
+        follow(&args, Late { looks: 0, lsn: Lsn(1) }, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "{\"lsn\":91,\"bytes\":1,\"hex\":\"61\"}\n");
     }
 
     /// It read the whole log again and again.

@@ -2,6 +2,7 @@
 
 use crate::args;
 use crate::exit::{NotStarted, say};
+use crate::sys;
 use anyhow::{Context, Result, bail};
 use elf::ElfStream;
 use elf::abi::PT_INTERP;
@@ -32,6 +33,7 @@ pub fn run(args: args::Run) -> Result<()> {
         Some(why) => say(&format!("{} {why}; it runs without dioxide", program.display())),
         None => prepare(&mut command, &args)?,
     }
+    sys::pass_on_pipe(&mut command);
     let error = command.exec();
     let why = format!("{}: {error}", program.display());
     Err(match error.kind() {

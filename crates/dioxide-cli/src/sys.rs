@@ -5,6 +5,9 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Whether the process ignores a signal.
@@ -18,6 +21,33 @@ pub fn is_ignored(signal: i32) -> io::Result<bool> {
         action
     };
     Ok(action.sa_sigaction == libc::SIG_IGN)
+}
+
+/// Whether the process began with SIGPIPE ignored. The runtime of Rust ignores it before `main`.
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_at_pipe() {
+    PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE).unwrap_or(false), Relaxed);
+}
+
+// SAFETY: the loader calls the functions of this section once, before `main`. This one needs
+// nothing of the runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_PIPE: extern "C" fn() = look_at_pipe;
+
+/// Lets a program begin with SIGPIPE as this process did. `exec` sets the default action.
+pub fn pass_on_pipe(command: &mut Command) {
+    if !PIPE_WAS_IGNORED.load(Relaxed) {
+        return;
+    }
+    let ignore = || {
+        // SAFETY: the action is valid for the signal.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: `signal` is async-signal-safe.
+    unsafe { command.pre_exec(ignore) };
 }
 
 /// `struct fiemap` of linux/fiemap.h without room for extents: only counts them.

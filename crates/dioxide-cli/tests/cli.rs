@@ -971,6 +971,23 @@ fn an_ignored_signal_ended_a_bench_and_a_program() {
     }
 }
 
+/// The program had the default action. systemd ignores it for services.
+#[test]
+fn an_ignored_broken_pipe_ended_a_program() {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let libc = maps.split_whitespace().find(|word| word.contains("/libc.so")).unwrap();
+    let own = dioxide(&format!("run --library {libc} -- grep SigIgn /proc/self/status"));
+    for (before, is_ignored) in [("", false), ("trap '' PIPE;", true)] {
+        let script = format!("{before} exec \"$@\"");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, "sh"]).arg(own.get_program()).args(own.get_args());
+        let output = shell.output().unwrap();
+        let mask = stdout(&output).trim_start_matches("SigIgn:").trim().to_owned();
+        let mask = u64::from_str_radix(&mask, 16).unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!(mask & 1 << (Signal::PIPE.as_raw() - 1) != 0, is_ignored, "{mask:x}");
+    }
+}
+
 /// The full disk had a part of the new result, and nothing of the old one.
 #[test]
 fn a_result_that_is_not_written_leaves_the_old_one() {

@@ -221,7 +221,8 @@ fn parse_glob(glob: &str) -> Result<String, String> {
     match glob {
         "" => Err("a pattern is needed".into()),
         _ if glob.contains(':') => Err("a pattern cannot contain a colon".into()),
-        _ => Ok(glob.into()),
+        // As the library reads it, which would leave the program without dioxide.
+        _ => glob::Pattern::new(glob).map(|_| glob.into()).map_err(|error| error.to_string()),
     }
 }
 

@@ -50,6 +50,7 @@ impl Output {
 
 impl Wanted<'_> {
     pub fn is_stdout(&self) -> bool {
-        self.path == Path::new("-")
+        let names = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+        names.iter().any(|name| self.path == Path::new(name))
     }
 }

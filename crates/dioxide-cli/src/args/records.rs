@@ -35,7 +35,8 @@ pub enum RecordsAction {
     /// Print the last records of a log or stream as `dump` does, and each new one until Ctrl-C.
     ///
     /// Shows only records that are stable, and works beside the writer. If records are removed
-    /// before they were printed, it says so and goes on with the first one that is left.
+    /// before they were printed, it says so and goes on with the first one that is left. It prints
+    /// no number again: not those that follow a truncation of the back, up to the last printed one.
     #[command(after_long_help = examples::LOG_TAIL)]
     Tail(LogTail),
 }

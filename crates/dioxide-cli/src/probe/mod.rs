@@ -153,8 +153,10 @@ fn devices(subject: &Subject) -> Vec<layer::Layer> {
 
 fn is_for_want_of_space(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        let is_full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
-        cause.downcast_ref().is_some_and(is_full) || cause.downcast_ref() == Some(&Errno::NOSPC)
+        let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        let is_full = |error: &io::Error| kinds.contains(&error.kind());
+        cause.downcast_ref().is_some_and(is_full)
+            || matches!(cause.downcast_ref(), Some(&(Errno::NOSPC | Errno::DQUOT)))
     })
 }
 
