@@ -18,6 +18,7 @@
 
 #define THREADS 64
 #define TEXT_MAX 200
+#define BLOCK 4096
 
 struct frame {
     uint32_t length;
@@ -72,8 +73,12 @@ static int lacks_records(struct dioxide_file *file, int64_t end)
     int recovered = dioxide_recovery(file, &state);
     if (failed("recovery", recovered))
         return 1;
-    /* Without a crash, the file ends with a record. Below the floor nothing is lost. */
-    int64_t least = recovered ? (int64_t)state.floor - (int64_t)sizeof(struct frame) : dioxide_size(file);
+    /* A file that was closed ends with a record. Below the floor nothing is lost. But a crash
+     * leaves whole blocks, with parts of the records that were in flight, and so does the next
+     * open. */
+    int64_t size = recovered ? (int64_t)state.floor : dioxide_size(file);
+    int is_exact = !recovered && size % BLOCK != 0;
+    int64_t least = is_exact ? size : size - BLOCK - THREADS * (int64_t)sizeof(struct frame);
     if (end < least)
         fprintf(stderr, "the records end at %" PRId64 ", too early\n", end);
     return end < least;

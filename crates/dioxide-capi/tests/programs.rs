@@ -291,6 +291,27 @@ fn the_examples(words: &[&str], dir: &TestDir, records: usize) -> TrialResult {
     Ok(())
 }
 
+/// It refused its own file.
+fn the_example_goes_on_after_a_kill(dir: TestDir) -> TrialResult {
+    let program = BUILT.program("cc", &C99, &source("examples/log.c"))?;
+    let log = dir.join("log");
+    let mut child = Command::new(&program).arg(&log).arg("1000000").spawn()?;
+    let records = || {
+        let content = std::fs::read(&log).unwrap_or_default();
+        content.windows(7).filter(|window| window == b"record ").count()
+    };
+    while records() < 500 {
+        std::thread::yield_now();
+    }
+    child.kill()?;
+    child.wait()?;
+    // The first one recovers the file, and leaves it closed.
+    for _ in 0..2 {
+        run(&[], &program, &[log.as_os_str(), OsStr::new("1")])?;
+    }
+    Ok(())
+}
+
 /// Each run finds the last ten records of the one before.
 fn the_write_ahead_example(words: &[&str], dir: &TestDir) -> TrialResult {
     let program = BUILT.program("cc", &C99, &source("examples/write_ahead.c"))?;
@@ -382,6 +403,7 @@ fn trials() -> Vec<Trial> {
     });
     on_ext4("the_examples", |dir| the_examples(&[], &dir, 5));
     on_ext4("the_examples_under_valgrind", the_examples_under_valgrind);
+    on_ext4("the_example_goes_on_after_a_kill", the_example_goes_on_after_a_kill);
     on_ext4("the_write_ahead_example", |dir| the_write_ahead_example(&[], &dir));
     on_ext4("the_write_ahead_example_under_valgrind", |dir| {
         the_write_ahead_example(&VALGRIND, &dir)

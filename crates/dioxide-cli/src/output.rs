@@ -3,6 +3,7 @@
 
 use crate::args::{Output, Wanted};
 use crate::interrupt;
+use crate::sys;
 use crate::terminal::Terminal;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, bail, ensure};
@@ -215,11 +216,15 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     }
     // A link stays.
     let path = match fs::canonicalize(path) {
-        Ok(_) if is_of_descriptor(path) => return append(path, text),
-        Ok(path) => path,
-        // An open file without a name, like that of another process in /proc.
-        Err(_) if old.is_some() => return append(path, text),
-        Err(_) => path.to_owned(),
+        _ if old.is_some()
+            && let Some(fd) = own_descriptor(path) =>
+        {
+            return sys::duplicate(fd)?.write_all(text);
+        }
+        Ok(real) if old.is_none() || names_the_same(&real, path) => real,
+        // An open file without a name, or one in the container of another process, in /proc.
+        _ if old.is_some() => return overwrite(path, text),
+        _ => path.to_owned(),
     };
     match replace_by_rename(&path, text, old.as_ref()) {
         Err(error) if old.is_some() && forbids_replacement(&error) => overwrite(&path, text),
@@ -227,15 +232,14 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Whether the path is the name of an open descriptor, like /dev/stderr.
-fn is_of_descriptor(path: &Path) -> bool {
-    let places = ["/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
-    let is_there = |path: &Path| places.iter().any(|place| path.starts_with(place));
-    is_there(path) || fs::read_link(path).is_ok_and(|target| is_there(&target))
-}
-
-fn append(path: &Path, text: &[u8]) -> io::Result<()> {
-    File::options().append(true).open(path)?.write_all(text)
+/// The open descriptor that the path names, like /dev/stderr.
+fn own_descriptor(path: &Path) -> Option<u32> {
+    let number = |path: &Path| {
+        let is_there =
+            ["/dev/fd", "/proc/self/fd"].iter().any(|dir| path.parent() == Some(Path::new(dir)));
+        path.file_name()?.to_str()?.parse().ok().filter(|_| is_there)
+    };
+    number(path).or_else(|| number(&fs::read_link(path).ok()?))
 }
 
 fn replace_by_rename(path: &Path, text: &[u8], old: Option<&Metadata>) -> io::Result<()> {
@@ -291,6 +295,7 @@ fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Seek, SeekFrom};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::symlink;
     use std::thread;
@@ -363,11 +368,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         fs::write(&log, "before ").unwrap();
-        let file = File::options().append(true).open(&log).unwrap();
+        let mut file = File::options().write(true).open(&log).unwrap();
+        file.seek(SeekFrom::End(0)).unwrap();
         let fd = dir.path().join("fd");
         symlink(format!("/proc/self/fd/{}", file.as_raw_fd()), &fd).unwrap();
         replace(&fd, b"result ").unwrap();
-        (&file).write_all(b"after").unwrap();
+        file.write_all(b"after").unwrap();
         assert_eq!(fs::read_to_string(&log).unwrap(), "before result after");
         fs::remove_file(&log).unwrap();
         replace(&fd, b" more").unwrap();

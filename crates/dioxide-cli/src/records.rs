@@ -199,6 +199,8 @@ fn write_json(out: &mut impl Write, line: &impl Serialize) -> Result<()> {
 trait Tailed {
     /// The lowest LSN, and the LSN behind the last stable record.
     fn range(&self) -> (Lsn, Lsn);
+    /// Whether the writer has shown which is the last one.
+    fn knows_end(&self) -> bool;
     fn lsn(&self) -> Lsn;
     fn seek(&mut self, lsn: Lsn);
     fn next_within(&mut self, limit: Duration) -> dioxide_log::Result<Option<Record<'_>>>;
@@ -209,6 +211,10 @@ macro_rules! tailed {
         impl Tailed for $reader {
             fn range(&self) -> (Lsn, Lsn) {
                 (self.first_lsn(), self.stable_lsn())
+            }
+
+            fn knows_end(&self) -> bool {
+                self.knows_stable()
             }
 
             fn lsn(&self) -> Lsn {
@@ -257,7 +263,7 @@ fn follow(args: &args::LogTail, mut reader: impl Tailed, mut out: impl Write) ->
                 if !has_begun {
                     has_begun = begin(args, &mut reader);
                 }
-                if !knows_end(&reader) && !has_warned && !patience.is_zero() {
+                if !reader.knows_end() && !has_warned && !patience.is_zero() {
                     say("no writer has shown what is stable; `dioxide log dump` prints all");
                     has_warned = true;
                 }
@@ -285,16 +291,11 @@ fn begin(args: &args::LogTail, reader: &mut impl Tailed) -> bool {
         // No record has this number, so none was removed.
         Some(0) => first,
         Some(lsn) => Lsn(lsn),
-        None if !knows_end(reader) => Lsn(u64::MAX),
+        None if !reader.knows_end() => Lsn(u64::MAX),
         None => Lsn(end.0.saturating_sub(TAIL_RECORDS)).max(first),
     };
     reader.seek(from);
     from < Lsn(u64::MAX)
-}
-
-fn knows_end(reader: &impl Tailed) -> bool {
-    let (first, end) = reader.range();
-    first <= end
 }
 
 /// Whether the reader of a pipe has gone. A write would notice it, but a log may rest.
@@ -330,6 +331,10 @@ mod tests {
             (Lsn(1), Lsn(2))
         }
 
+        fn knows_end(&self) -> bool {
+            true
+        }
+
         fn lsn(&self) -> Lsn {
             self.lsn
         }
@@ -355,7 +360,11 @@ mod tests {
 
     impl Tailed for Late {
         fn range(&self) -> (Lsn, Lsn) {
-            (Lsn(1), if self.looks < 2 { Lsn(0) } else { Lsn(101) })
+            (Lsn(1), if self.knows_end() { Lsn(101) } else { Lsn(1) })
+        }
+
+        fn knows_end(&self) -> bool {
+            self.looks >= 2
         }
 
         fn lsn(&self) -> Lsn {

@@ -4,7 +4,7 @@
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,6 +21,13 @@ pub fn is_ignored(signal: i32) -> io::Result<bool> {
         action
     };
     Ok(action.sa_sigaction == libc::SIG_IGN)
+}
+
+/// A duplicate of an open descriptor of this process.
+pub fn duplicate(fd: u32) -> io::Result<File> {
+    // SAFETY: only for this call, which fails if it is not open.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd as i32) };
+    fd.try_clone_to_owned().map(File::from)
 }
 
 /// Whether the process began with SIGPIPE ignored. The runtime of Rust ignores it before `main`.

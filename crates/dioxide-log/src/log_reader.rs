@@ -128,6 +128,12 @@ impl LogReader {
         self.mark.next.min(self.followed.scan.index().next())
     }
 
+    /// Whether the writer has shown which records are stable. If it begins or truncates the log
+    /// during a look, only a later look finds out, and the log looks empty until then.
+    pub fn knows_stable(&self) -> bool {
+        self.first_lsn() <= self.stable_lsn()
+    }
+
     /// Returns the next record, or None if there is none yet. Later calls may return one.
     ///
     /// # Errors

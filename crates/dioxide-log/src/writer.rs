@@ -891,8 +891,6 @@ impl Writer {
         (state.exclusive, state.back) = (false, Lsn(u64::MAX));
         drop(state);
         self.room.notify_all();
-        // The pool frees no old segments meanwhile.
-        self.bell.ring();
         result
     }
 
@@ -1177,14 +1175,14 @@ impl State {
         self.closed
     }
 
-    /// Whether a thread changes the log alone.
-    pub fn is_exclusive(&self) -> bool {
-        self.exclusive
+    /// The records from here on are being removed.
+    pub fn back(&self) -> Lsn {
+        self.back
     }
 
     #[cfg(test)]
-    pub fn set_exclusive(&mut self, exclusive: bool) {
-        self.exclusive = exclusive;
+    pub fn set_back(&mut self, back: Lsn) {
+        self.back = back;
     }
 
     /// Whether the log takes no more frames.

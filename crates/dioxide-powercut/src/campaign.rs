@@ -15,8 +15,11 @@ use std::time::Duration;
 /// The file system is checked after this many power cuts, and after the last one.
 const FSCK_EVERY: usize = 25;
 
-/// Power cuts of each control on each file system.
+/// Power cuts of each recording of a control.
 pub const CONTROL_CUTS: u64 = 20;
+
+/// A control is recorded again until it loses: all power cuts of a recording may be lucky.
+const CONTROL_RECORDINGS_MAX: u64 = 8;
 
 /// Findings kept in detail for each file system and workload.
 const FINDINGS_MAX: u64 = 3;
@@ -141,7 +144,7 @@ impl Results {
     }
 }
 
-/// The number of power cuts that [`run`] makes, controls included.
+/// The number of power cuts that [`run`] makes, those of lucky controls not included.
 pub fn total(settings: &Settings) -> u64 {
     tasks(settings).iter().map(|task| task.cuts).sum()
 }
@@ -211,7 +214,27 @@ fn perform(
     results: &Mutex<Results>,
     advance: &impl Fn(),
 ) -> io::Result<()> {
-    let plan = &task.plan;
+    let first = task.plan.seed;
+    for seed in first..first + CONTROL_RECORDINGS_MAX {
+        let plan = Plan { seed, ..task.plan };
+        record_and_cut(&plan, task.cuts, settings, stop, results, advance)?;
+        let mut results = results.lock().expect("nobody panics");
+        let tally = results.tally(&plan);
+        if tally.lossy > 0 || !tally.is_control() || stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn record_and_cut(
+    plan: &Plan,
+    cuts: u64,
+    settings: &Settings,
+    stop: &AtomicBool,
+    results: &Mutex<Results>,
+    advance: &impl Fn(),
+) -> io::Result<()> {
     let lock = || results.lock().expect("nobody panics");
     let mut recording = Recording::new(plan)?;
     {
@@ -220,7 +243,7 @@ fn perform(
         tally.recordings += 1;
         tally.flushes += recording.flushes();
     }
-    let cuts = recording.cuts(task.cuts as usize, plan.seed);
+    let cuts = recording.cuts(cuts as usize, plan.seed);
     for (n, &cut) in (1..).zip(&cuts) {
         if stop.load(Ordering::Relaxed) {
             break;

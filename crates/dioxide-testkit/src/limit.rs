@@ -1,5 +1,6 @@
 //! Ends a suite with a trial that hangs. It names the trial, and shows where its processes wait.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -51,27 +52,36 @@ fn watch() {
         if !late.is_empty() {
             let minutes = LIMIT.as_secs() / 60;
             eprintln!("testkit: {} not done after {minutes} minutes", late.join(", "));
-            eprint!("{}", processes_below(std::process::id()));
+            let processes = with_those_below(std::process::id());
+            processes.iter().for_each(|process| eprint!("{}", shown(*process)));
+            // They have the output of the suite, whose reader waits for its end.
+            for child in processes[1..].iter().filter_map(|child| Pid::from_raw(*child as i32)) {
+                let _ = kill_process(child, Signal::KILL);
+            }
             // The other trials and destructors may wait for the same.
             std::process::abort();
         }
     }
 }
 
-/// A line for each thread of the process and of those that it started: what it runs, and where it
-/// waits in the kernel.
-fn processes_below(process: u32) -> String {
-    let mut lines = String::new();
-    let mut next = vec![process];
-    while let Some(process) = next.pop() {
-        let of = |path: String| fs::read_to_string(path).unwrap_or_default().replace('\0', " ");
-        let _ = writeln!(lines, "{process}: {}", of(format!("/proc/{process}/cmdline")));
-        for thread in numbers_in(&format!("/proc/{process}/task")) {
-            let of = |part| of(format!("/proc/{process}/task/{thread}/{part}"));
-            let (name, call, stack) = (of("comm"), of("syscall"), of("stack"));
-            let _ = writeln!(lines, "  {}, system call {}\n{stack}", name.trim(), call.trim());
-        }
-        next.extend(numbers_in("/proc").filter(|other| parent_of(*other) == Some(process)));
+/// The process, and those that it started.
+fn with_those_below(process: u32) -> Vec<u32> {
+    let mut found = vec![process];
+    for parent in 0.. {
+        let Some(parent) = found.get(parent).copied() else { break };
+        found.extend(numbers_in("/proc").filter(|other| parent_of(*other) == Some(parent)));
+    }
+    found
+}
+
+/// What the process runs, and where each of its threads waits in the kernel.
+fn shown(process: u32) -> String {
+    let of = |path: String| fs::read_to_string(path).unwrap_or_default().replace('\0', " ");
+    let mut lines = format!("{process}: {}\n", of(format!("/proc/{process}/cmdline")));
+    for thread in numbers_in(&format!("/proc/{process}/task")) {
+        let of = |part| of(format!("/proc/{process}/task/{thread}/{part}"));
+        let (name, call, stack) = (of("comm"), of("syscall"), of("stack"));
+        let _ = writeln!(lines, "  {}, system call {}\n{stack}", name.trim(), call.trim());
     }
     lines
 }
@@ -95,7 +105,8 @@ mod tests {
     fn a_process_that_waits_is_shown_with_its_parent() {
         let mut child =
             Command::new("sh").args(["-c", "read line"]).stdin(Stdio::piped()).spawn().unwrap();
-        let shown = processes_below(std::process::id());
+        let processes = with_those_below(std::process::id());
+        let shown: String = processes.into_iter().map(shown).collect();
         drop(child.stdin.take());
         child.wait().unwrap();
         let own = format!("{}: ", std::process::id());

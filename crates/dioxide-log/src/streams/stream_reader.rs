@@ -116,6 +116,11 @@ impl StreamReader {
         self.replay.range().1
     }
 
+    /// As [`LogReader::knows_stable`].
+    pub fn knows_stable(&self) -> bool {
+        self.log.knows_stable()
+    }
+
     /// Returns the next record, or None if there is none yet. Later calls may return one.
     ///
     /// # Errors

@@ -55,13 +55,15 @@ pub(super) enum Acknowledged {
     OnSync,
     /// When the append returns, which is not durable: a control.
     Unsynced,
+    /// Never, and nothing is flushed before the close: for the control of followers.
+    Never,
 }
 
 impl Acknowledged {
     fn options(self) -> LogOptions {
         options().durability(match self {
             Self::OnReturn => Durability::EveryWrite,
-            Self::OnSync | Self::Unsynced => Durability::OnSync,
+            Self::OnSync | Self::Unsynced | Self::Never => Durability::OnSync,
         })
     }
 }
@@ -103,8 +105,10 @@ fn append_some(
         let lsn = batch.append(player, |records| log.append_all(records));
         written.push((batch.first, lsn));
         number += batch.records.len() as u64;
-        if acknowledged == Acknowledged::OnSync && random.below(3) > 0 {
-            continue;
+        match acknowledged {
+            Acknowledged::Never => continue,
+            Acknowledged::OnSync if random.below(3) > 0 => continue,
+            _ => {}
         }
         if acknowledged == Acknowledged::OnSync {
             log.sync().expect("it syncs");
@@ -196,7 +200,8 @@ pub(super) fn retain(player: &Player<'_>) {
 /// another process. With `unsynced`, the first one shows those that are not stable: a control.
 pub(super) fn follow(player: &Player<'_>, unsynced: bool) {
     let path = path_of(player.dir, player.file);
-    let options = Acknowledged::OnSync.options().read_unsynced(unsynced);
+    let acknowledged = if unsynced { Acknowledged::Never } else { Acknowledged::OnSync };
+    let options = acknowledged.options().read_unsynced(unsynced);
     for life in 0..LIVES {
         let log = options.open(&path).expect("it opens");
         // A truncation of the front may overtake both.
@@ -220,7 +225,7 @@ pub(super) fn follow(player: &Player<'_>, unsynced: bool) {
                 scope.spawn(|| show_until_closed(player, &is_closed, next)),
                 scope.spawn(|| show_until_closed(player, &is_closed, next_of_reader)),
             ];
-            append_all(player, &log, life, Acknowledged::OnSync);
+            append_all(player, &log, life, acknowledged);
             log.close().expect("it closes");
             is_closed.store(true, Release);
             for count in counts {
