@@ -420,19 +420,26 @@ fn a_full_log_takes_any_number_of_truncations() {
     }
 }
 
+/// The segments that a log of streams and a plain one make for 100 records. Their lengths take
+/// turns.
+fn segments_created(spare: usize, lengths: &[usize]) -> [u64; 2] {
+    let options = small().spare_segments(spare);
+    let log = options.open_streams_storage(Arc::new(Memory::default())).unwrap();
+    let stream = log.stream(1);
+    let plain = options.open_storage(Arc::new(Memory::default())).unwrap();
+    for length in lengths.iter().cycle().take(100) {
+        let record = vec![1; *length];
+        stream.append(&record).unwrap();
+        plain.append(&record).unwrap();
+    }
+    [log.stats().log.segments_created, plain.stats().segments_created]
+}
+
 /// The pool removed the segment that it had just made for a waiting thread.
 #[test]
 fn few_spare_segments_do_not_keep_the_pool_busy() {
     for spare in [0, 1, 2] {
-        let options = small().spare_segments(spare);
-        let log = options.open_streams_storage(Arc::new(Memory::default())).unwrap();
-        let stream = log.stream(1);
-        let plain = options.open_storage(Arc::new(Memory::default())).unwrap();
-        for _ in 0..100 {
-            stream.append(&[1; 3000]).unwrap();
-            plain.append(&[1; 3000]).unwrap();
-        }
-        for created in [log.stats().log.segments_created, plain.stats().segments_created] {
+        for created in segments_created(spare, &[3000]) {
             assert!(created < 20, "{created} segments were made with {spare} spare ones");
         }
     }
@@ -442,17 +449,8 @@ fn few_spare_segments_do_not_keep_the_pool_busy() {
 #[test]
 fn long_records_do_not_keep_the_pool_busy() {
     for spare in [0, 1, 2] {
-        let options = small().spare_segments(spare);
-        let log = options.open_streams_storage(Arc::new(Memory::default())).unwrap();
-        let stream = log.stream(1);
-        let plain = options.open_storage(Arc::new(Memory::default())).unwrap();
-        for number in 0..100 {
-            let record = vec![1; [20_000, 45_000][number % 2]];
-            stream.append(&record).unwrap();
-            plain.append(&record).unwrap();
-        }
         // Each record needs a segment of its own.
-        for created in [log.stats().log.segments_created, plain.stats().segments_created] {
+        for created in segments_created(spare, &[20_000, 45_000]) {
             assert!(created < 110, "{created} segments were made with {spare} spare ones");
         }
     }

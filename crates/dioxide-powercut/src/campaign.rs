@@ -19,7 +19,7 @@ const FSCK_EVERY: usize = 25;
 pub const CONTROL_CUTS: u64 = 20;
 
 /// A control is recorded again until it loses: all power cuts of a recording may be lucky.
-const CONTROL_RECORDINGS_MAX: u64 = 8;
+pub const CONTROL_RECORDINGS_MAX: u64 = 8;
 
 /// Findings kept in detail for each file system and workload.
 const FINDINGS_MAX: u64 = 3;
@@ -164,13 +164,13 @@ pub fn run(settings: &Settings, stop: &AtomicBool, advance: impl Fn() + Sync) ->
                 let name =
                     format!("{} {} seed {}", task.plan.fs, task.plan.workload.name, task.plan.seed);
                 let failure = io::Error::new(e.kind(), format!("{name}: {e}"));
-                results.lock().expect("nobody panics").failure.get_or_insert(failure);
+                results.lock().expect("no thread panics").failure.get_or_insert(failure);
                 next.store(tasks.len(), Ordering::Relaxed);
             }
         }
     };
     thread::scope(|scope| (0..settings.jobs.max(1)).for_each(|_| drop(scope.spawn(work))));
-    results.into_inner().expect("nobody panics")
+    results.into_inner().expect("no thread panics")
 }
 
 fn tasks(settings: &Settings) -> Vec<Task> {
@@ -218,7 +218,7 @@ fn perform(
     for seed in first..first + CONTROL_RECORDINGS_MAX {
         let plan = Plan { seed, ..task.plan };
         record_and_cut(&plan, task.cuts, settings, stop, results, advance)?;
-        let mut results = results.lock().expect("nobody panics");
+        let mut results = results.lock().expect("no thread panics");
         let tally = results.tally(&plan);
         if tally.lossy > 0 || !tally.is_control() || stop.load(Ordering::Relaxed) {
             break;
@@ -235,7 +235,7 @@ fn record_and_cut(
     results: &Mutex<Results>,
     advance: &impl Fn(),
 ) -> io::Result<()> {
-    let lock = || results.lock().expect("nobody panics");
+    let lock = || results.lock().expect("no thread panics");
     let mut recording = Recording::new(plan)?;
     {
         let mut results = lock();

@@ -2,6 +2,7 @@
 //! acknowledged record is lost. The controls lose.
 
 use dioxide_powercut::SCENARIOS;
+use dioxide_powercut::campaign::CONTROL_RECORDINGS_MAX;
 use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
 use dioxide_powercut::workload::{
     CLEAN_FILE, CLEAN_FILE_AFTER_GROWTH, PARTS_TOGETHER, SHOWN_UNSYNCED, UNFLUSHED, UNSYNCED,
@@ -20,9 +21,6 @@ use std::time::{Duration, Instant};
 
 /// For each workload on each file system.
 const CUTS: usize = 12;
-
-/// A control may be lucky in all power cuts of a run.
-const SEEDS_MAX: u64 = 8;
 
 fn plan(fs: Fs, workload: &'static Workload, flushes: Flushes) -> Plan {
     Plan { fs, workload, flushes, seed: 1, records: 24, delay_max: Duration::from_millis(1) }
@@ -53,12 +51,12 @@ fn loses(plan: Plan) -> TrialResult {
 
 /// As [`loses`], with such a loss.
 fn loses_with(plan: Plan, loss: &str) -> TrialResult {
-    for seed in 1..=SEEDS_MAX {
+    for seed in 1..=CONTROL_RECORDINGS_MAX {
         if lossy_cuts(&Plan { seed, ..plan }, loss)? > 0 {
             return Ok(());
         }
     }
-    Err(format!("no power cut of {SEEDS_MAX} runs lost").into())
+    Err(format!("no power cut of {CONTROL_RECORDINGS_MAX} runs lost").into())
 }
 
 /// How many power cuts of a run have such a loss. A file system that a lying disk has damaged may
