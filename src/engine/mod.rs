@@ -469,6 +469,17 @@ impl Engine {
     ) -> R {
         let _all_or_nothing = AbortOnPanic::armed();
         let (result, out) = self.change(false, change);
+        if self.hand_out(out) && !self.start_grower() {
+            self.grow();
+        }
+        result
+    }
+
+    /// Hands out requests, calls and outcomes. Returns whether the grower must start. Not inlined:
+    /// copies of it make the frames of callers large, and a program may lend the preload library a
+    /// small stack.
+    #[inline(never)]
+    fn hand_out(&self, out: Outbox<Token>) -> bool {
         // Requests first: the device is busy before finished operations are woken.
         for request in out.requests {
             request.owner.clone().assign(Task::Request(request));
@@ -481,10 +492,7 @@ impl Engine {
             token.finish(outcome, &mut wakeup);
         }
         self.sleepers.wake(wakeup);
-        if out.start_grower && !self.start_grower() {
-            self.grow();
-        }
-        result
+        out.start_grower
     }
 
     /// Changes the core. The caller hands out the outbox. With `others_come`, other files are about
