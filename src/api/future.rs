@@ -378,19 +378,19 @@ pub struct Blocking<'a, T> {
 
 enum Calling<T> {
     Unpolled(Work<T>),
-    Begun(Arc<Call<T>>),
+    Begun(Arc<BlockingCall<T>>),
     Over,
 }
 
 type Work<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// Shared by the future and the thread.
-struct Call<T> {
+struct BlockingCall<T> {
     work: Mutex<Option<Work<T>>>,
-    stage: Mutex<Stage<T>>,
+    stage: Mutex<CallStage<T>>,
 }
 
-enum Stage<T> {
+enum CallStage<T> {
     Running(Option<Waker>),
     Ended(std::thread::Result<T>),
 }
@@ -401,11 +401,11 @@ impl<T: Send + 'static> Blocking<'_, T> {
     }
 }
 
-impl<T: Send + 'static> Call<T> {
+impl<T: Send + 'static> BlockingCall<T> {
     fn begin(work: Work<T>) -> Arc<Self> {
         let call = Arc::new(Self {
             work: Mutex::new(Some(work)),
-            stage: Mutex::new(Stage::Running(None)),
+            stage: Mutex::new(CallStage::Running(None)),
         });
         let theirs = call.clone();
         if spawn("dioxide-call", move || theirs.run()).is_err() {
@@ -417,8 +417,8 @@ impl<T: Send + 'static> Call<T> {
     fn run(&self) {
         let work = self.work.lock().take().expect("run once");
         let result = catch_unwind(AssertUnwindSafe(work));
-        let before = std::mem::replace(&mut *self.stage.lock(), Stage::Ended(result));
-        if let Stage::Running(Some(waker)) = before {
+        let before = std::mem::replace(&mut *self.stage.lock(), CallStage::Ended(result));
+        if let CallStage::Running(Some(waker)) = before {
             waker.wake();
         }
     }
@@ -426,11 +426,11 @@ impl<T: Send + 'static> Call<T> {
     /// Returns the result, once. Before, it registers `waker`, to be woken at the end.
     fn poll(&self, waker: &Waker) -> Poll<std::thread::Result<T>> {
         let mut stage = self.stage.lock();
-        let before = std::mem::replace(&mut *stage, Stage::Running(Some(waker.clone())));
+        let before = std::mem::replace(&mut *stage, CallStage::Running(Some(waker.clone())));
         drop(stage);
         match before {
-            Stage::Running(_) => Poll::Pending,
-            Stage::Ended(result) => Poll::Ready(result),
+            CallStage::Running(_) => Poll::Pending,
+            CallStage::Ended(result) => Poll::Ready(result),
         }
     }
 }
@@ -440,7 +440,7 @@ impl<T: Send + 'static> Future for Blocking<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let call = match std::mem::replace(&mut self.progress, Calling::Over) {
-            Calling::Unpolled(work) => Call::begin(work),
+            Calling::Unpolled(work) => BlockingCall::begin(work),
             Calling::Begun(call) => call,
             Calling::Over => panic!("polled again after it was ready"),
         };

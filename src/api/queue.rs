@@ -3,7 +3,7 @@
 use crate::api::file::File;
 use crate::buffer::{Buffer, Memory, Segment};
 use crate::engine::process::Process;
-use crate::engine::queue::{Completion, Driver, OpKind, Settings};
+use crate::engine::queue::{Completion, Driver, OpKind, QueueSettings};
 use crate::error::Result;
 use std::borrow;
 use std::cell::RefCell;
@@ -89,7 +89,7 @@ pub struct Full {
 
 /// The options that a [`Queue`] is made with.
 #[derive(Clone, Debug)]
-pub struct QueueOptions(Settings);
+pub struct QueueOptions(QueueSettings);
 
 impl Default for QueueOptions {
     fn default() -> Self {
@@ -100,7 +100,7 @@ impl Default for QueueOptions {
 impl QueueOptions {
     /// 64 operations, no registered buffers, on io_uring where available.
     pub fn new() -> Self {
-        Self(Settings::default())
+        Self(QueueSettings::default())
     }
 
     /// Sets the number of operations that may be queued, in flight, or finished and not reaped; at
@@ -134,7 +134,7 @@ impl QueueOptions {
         Queue(Driver::new(Process::current(), &self.0, self.0.pool()))
     }
 
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &QueueSettings {
         &self.0
     }
 }

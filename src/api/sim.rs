@@ -45,7 +45,7 @@ use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::open;
-use crate::open::build::{self, Ahead, Build};
+use crate::open::build::{self, Build, SpaceAhead};
 use crate::open::image::Image;
 use crate::open::request::OpenRequest;
 use crate::open::striped::{self, BringUp, Member};
@@ -384,7 +384,8 @@ impl<B: Backend> Below<B> {
         let Self { backend, facts, fs, allocates, journal, order } = self;
         // It syncs, so a name just created is stable then.
         let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
-        let ahead = Ahead::new(held.as_ref(), || prepared(request.growth, allocates), |_| true);
+        let ahead =
+            SpaceAhead::new(held.as_ref(), || prepared(request.growth, allocates), |_| true);
         let build = Build {
             request,
             process,
@@ -434,13 +435,13 @@ pub fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Run) {
     (result, Run { elapsed: ended.elapsed, digest: ended.digest })
 }
 
-fn task() -> world::Task {
+fn task() -> world::WorldTask {
     world::current().expect("a thread of a simulation (dioxide::sim::run)")
 }
 
 /// A thread of a simulation.
 #[derive(Debug)]
-pub struct JoinHandle<T>(world::Handle<T>);
+pub struct JoinHandle<T>(world::WorldThread<T>);
 
 impl<T> JoinHandle<T> {
     /// Waits until the thread has ended, and returns its result.

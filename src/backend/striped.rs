@@ -7,7 +7,7 @@
 //! # Members that are files
 //!
 //! Their sizes give the length of the file: each member has its header's chunk and exactly its part
-//! ([`Striped::size_of`](map::striped::Striped::size_of)). No call changes several files at once.
+//! ([`Striped::size_of`](map::striped::StripeMap::size_of)). No call changes several files at once.
 //! So the sizes may disagree while the volume is open for writing, and the file ends at the first
 //! missing byte. The state in the header of the first member shows which case holds:
 //!
@@ -46,7 +46,7 @@ use crate::buffer::{Buffer, Segment};
 use crate::error::ErrorKind;
 use crate::os_error::{self, OfWrite, flushed, uninterrupted};
 use crate::rules::map;
-use crate::rules::merge::{self, Limits, MemberRequest, Refusals, Requests, Run};
+use crate::rules::merge::{self, Limits, MemberRequest, MemberRun, Refusals, Requests};
 use crate::rules::recovery::Extent;
 use crate::rules::stripe::{HEADER_BYTES, Header, HeaderState};
 use crate::stats::count;
@@ -65,7 +65,7 @@ const TRIES_MAX: u32 = 100;
 #[derive(Debug)]
 pub(crate) struct Striped {
     members: Vec<Arc<dyn Backend>>,
-    map: map::striped::Striped,
+    map: map::striped::StripeMap,
     header: Header,
     /// The limits of one request to a member.
     limits: Limits,
@@ -74,7 +74,7 @@ pub(crate) struct Striped {
     /// Without threads in a reader and in the child of a fork.
     pool: CachePadded<ThreadPool>,
     /// None for devices, whose size is fixed.
-    files: Option<Files>,
+    files: Option<MemberFiles>,
     divided: CachePadded<SplitCounts>,
 }
 
@@ -91,7 +91,7 @@ struct SplitCounts {
 
 /// The state of members that are files.
 #[derive(Debug)]
-struct Files {
+struct MemberFiles {
     /// The length of the file. Our writes above it hold `extending`.
     physical: AtomicU64,
     /// Serializes changes of the sizes of several members.
@@ -129,14 +129,14 @@ pub(crate) struct Split {
 pub(crate) struct Gather {
     total: u64,
     /// How its requests flush, if they do.
-    flushes: Option<Flushes>,
+    flushes: Option<FlushKind>,
     /// For each part, the bytes of the call that it moves, in order. Empty for flushes.
     pieces: SmallVec<[SmallVec<[merge::Span; 1]>; 4]>,
     results: SmallVec<[Option<io::Result<u64>>; 4]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flushes {
+enum FlushKind {
     /// Each part is a flush.
     Only,
     /// Each part is a write with an implied flush.
@@ -199,10 +199,10 @@ impl Gather {
         };
         let rest = self.pieces.iter().zip(&results).filter(|part| !is_complete(*part)).count();
         let judge = |error: io::Error| match self.flushes {
-            Some(Flushes::Only) if error.kind() != io::ErrorKind::Interrupted => {
+            Some(FlushKind::Only) if error.kind() != io::ErrorKind::Interrupted => {
                 os_error::of_flush(error)
             }
-            Some(Flushes::AfterWrite) if !is_put_off(&error) => {
+            Some(FlushKind::AfterWrite) if !is_put_off(&error) => {
                 match os_error::of_durable_write(error) {
                     OfWrite::Judged(error) => error,
                     OfWrite::Unclear(error) if rest == 1 => error,
@@ -253,13 +253,13 @@ fn first_missing(pieces: &[merge::Span], mut moved: u64) -> Option<u64> {
 impl Striped {
     pub fn new(members: Members) -> Self {
         let Members { all, header, are_devices, limits, places, threads_max } = members;
-        let files = (!are_devices).then(|| Files {
+        let files = (!are_devices).then(|| MemberFiles {
             physical: AtomicU64::new(0),
             extending: Mutex::default(),
             floor: Mutex::default(),
         });
         Self {
-            map: map::striped::Striped::new(all.len(), header.chunk_bytes),
+            map: map::striped::StripeMap::new(all.len(), header.chunk_bytes),
             members: all,
             header,
             limits,
@@ -451,7 +451,7 @@ impl Striped {
             parts: (0..count).map(|member| (member, Io::Flush { all })).collect(),
             gather: Gather {
                 total: 0,
-                flushes: Some(Flushes::Only),
+                flushes: Some(FlushKind::Only),
                 pieces: smallvec![smallvec![]; count],
                 results: (0..count).map(|_| None).collect(),
             },
@@ -534,7 +534,7 @@ impl Striped {
     /// members.
     fn extend(
         &self,
-        files: &Files,
+        files: &MemberFiles,
         segments: &[Segment],
         offset: u64,
         dsync: bool,
@@ -582,30 +582,30 @@ fn gone(what: &str, error: &io::Error) -> io::Error {
 
 /// Splits runs where segments end. Both start at `offset`.
 fn split_at_members(
-    runs: impl Iterator<Item = Run>,
+    runs: impl Iterator<Item = MemberRun>,
     offset: u64,
     ends: impl Iterator<Item = u64>,
-) -> impl Iterator<Item = Run> {
+) -> impl Iterator<Item = MemberRun> {
     let mut ends = ends.peekable();
     let mut at = offset;
     runs.flat_map(move |run| {
-        let mut pieces: SmallVec<[Run; 2]> = SmallVec::new();
+        let mut pieces: SmallVec<[MemberRun; 2]> = SmallVec::new();
         let mut rest = run;
         while rest.len > 0 {
             while ends.next_if(|end| *end <= at).is_some() {}
             let len = ends.peek().map_or(rest.len, |end| rest.len.min(end - at));
-            pieces.push(Run { len, ..rest });
+            pieces.push(MemberRun { len, ..rest });
             at += len;
-            rest = Run { offset: rest.offset + len, len: rest.len - len, ..rest };
+            rest = MemberRun { offset: rest.offset + len, len: rest.len - len, ..rest };
         }
         pieces
     })
 }
 
-fn flushes_of(io: &Io) -> Option<Flushes> {
+fn flushes_of(io: &Io) -> Option<FlushKind> {
     match io {
-        Io::Flush { .. } => Some(Flushes::Only),
-        Io::Write { dsync: true, .. } => Some(Flushes::AfterWrite),
+        Io::Flush { .. } => Some(FlushKind::Only),
+        Io::Write { dsync: true, .. } => Some(FlushKind::AfterWrite),
         Io::Write { .. } | Io::Read { .. } => None,
     }
 }

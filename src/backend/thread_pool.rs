@@ -21,12 +21,12 @@ pub(super) struct ThreadPool {
 /// The batches that pool threads may take.
 #[derive(Default)]
 struct Offers {
-    open: Mutex<Open>,
+    open: Mutex<OpenBatches>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Open {
+struct OpenBatches {
     batches: VecDeque<Arc<dyn Batch>>,
     ends: bool,
 }
@@ -40,11 +40,11 @@ trait Batch: Send + Sync {
 pub(super) type PoolJob<R> = Box<dyn FnOnce() -> R + Send>;
 
 struct Calls<R> {
-    state: Mutex<State<R>>,
+    state: Mutex<BatchState<R>>,
     ended: Condvar,
 }
 
-struct State<R> {
+struct BatchState<R> {
     /// The calls with their numbers, in reverse order, since threads take them from the end.
     left: Vec<(usize, PoolJob<R>)>,
     results: Vec<Option<std::thread::Result<R>>>,
@@ -65,7 +65,7 @@ impl ThreadPool {
         let results = calls.iter().map(|_| None).collect();
         let left = calls.drain(..).enumerate().rev().collect();
         let calls = Arc::new(Calls {
-            state: Mutex::new(State { left, results }),
+            state: Mutex::new(BatchState { left, results }),
             ended: Condvar::default(),
         });
         self.offer(&calls, beside);

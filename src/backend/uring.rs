@@ -37,7 +37,7 @@ pub(crate) struct Uring {
     bell: Arc<Bell>,
     /// A poll on the bell is in flight.
     listening: bool,
-    files: Slab<Target>,
+    files: Slab<FileRef>,
     registers_files: bool,
     pool: Option<Arc<Pool>>,
     /// The kernel has vectored writes from registered memory.
@@ -58,7 +58,7 @@ pub(crate) struct Uring {
 type Segments = SmallVec<[Segment; 1]>;
 
 #[derive(Clone, Copy, Debug)]
-enum Target {
+enum FileRef {
     Registered(u32),
     Descriptor(RawFd),
 }
@@ -343,15 +343,15 @@ impl Ring for Uring {
             && number < REGISTERED_MAX
             && self.ring.submitter().register_files_update(number, &[descriptor]).is_ok();
         place.insert(if registered {
-            Target::Registered(number)
+            FileRef::Registered(number)
         } else {
-            Target::Descriptor(descriptor)
+            FileRef::Descriptor(descriptor)
         });
         Some(number)
     }
 
     fn detach(&mut self, file: u32) {
-        if let Target::Registered(number) = self.files.remove(file as usize)
+        if let FileRef::Registered(number) = self.files.remove(file as usize)
             && let Err(error) = self.ring.submitter().register_files_update(number, &[-1])
         {
             log::warn!("dioxide: a queue keeps a file open until it is dropped: {error}");
@@ -368,8 +368,8 @@ impl Ring for Uring {
             return self.give_back(id);
         }
         let (file, flags) = match self.files[file as usize] {
-            Target::Registered(number) => (types::Fd(number as RawFd), squeue::Flags::FIXED_FILE),
-            Target::Descriptor(descriptor) => (types::Fd(descriptor), squeue::Flags::empty()),
+            FileRef::Registered(number) => (types::Fd(number as RawFd), squeue::Flags::FIXED_FILE),
+            FileRef::Descriptor(descriptor) => (types::Fd(descriptor), squeue::Flags::empty()),
         };
         let entry = match io {
             Io::Write { segments, offset, dsync } => self.write(file, segments, offset, dsync),

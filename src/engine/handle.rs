@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::process::Process;
-use super::reader::Reader;
+use super::reader::ReadHandle;
 use super::registry::Key;
 use crate::error::{Error, ErrorKind, Operation};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) enum FileHandle {
     /// A handle that writes.
     Shared { engine: Arc<Engine>, key: Key, process: &'static Process, durable: bool },
     /// A read-only handle.
-    Reader(Arc<Reader>),
+    Reader(Arc<ReadHandle>),
 }
 
 impl FileHandle {

@@ -40,7 +40,7 @@ use crate::backend::Backend;
 use crate::backend::journal::Journal;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::observe::{self, Event, Moment};
+use crate::observe::{self, Event, Timestamp};
 use crate::os_error::{self, flushed};
 use crate::rules::flush::{Reach, SyncMethod, Turn};
 use crate::rules::growth::{GrowthConfig, Planner};
@@ -57,10 +57,10 @@ use crate::sys::journal::{FAST_COMMITS, Order};
 use crate::sys::probe::Alignment;
 use crate::text::shown;
 use abort::AbortOnPanic;
-use core::{Call, Core, Dio, Failure, Fill, LeaderTask, Outbox, Request, Work};
+use core::{Core, Dio, Failure, Fill, LeaderTask, Outbox, Request, RequestCall, Work};
 use packing::Packer;
 use placement::Placement;
-use process::{Ended, FileSystems, Flushing, Process};
+use process::{EndedFlush, FileSystems, Flushing, Process};
 use reactor::Reactor;
 use std::ops::Range;
 use std::path::Path;
@@ -750,7 +750,7 @@ impl Engine {
     fn end_request(
         &self,
         mut work: Work,
-        call: Option<Call>,
+        call: Option<RequestCall>,
         result: std::io::Result<()>,
     ) -> Result<(), Failure> {
         if result.is_err() {
@@ -770,7 +770,7 @@ impl Engine {
         result
     }
 
-    fn report_end(&self, work: &Work, call: Call, result: &Result<(), Failure>) {
+    fn report_end(&self, work: &Work, call: RequestCall, result: &Result<(), Failure>) {
         let (file, error) = (&*self.path, result.as_ref().err().map(|failure| &*failure.cause));
         observe::ended(Some(call.begun), |took| match work {
             Work::Flush => Event::Flush { file, took, error },
@@ -815,7 +815,7 @@ impl Engine {
     }
 
     /// Counts and reports an acknowledged append.
-    fn on_appended(&self, bytes: u64, begun: Option<Moment>) {
+    fn on_appended(&self, bytes: u64, begun: Option<Timestamp>) {
         count(&self.counters.appends, 1);
         count(&self.counters.append_bytes, bytes);
         observe::ended(begun, |took| Event::Append { file: &self.path, bytes, took });
@@ -908,7 +908,7 @@ impl Engine {
 
 /// The call of a request that begins now, while events are observed. None of a flush that no call
 /// of this file makes.
-fn call_of(work: &Work, turn: Turn) -> Option<Call> {
+fn call_of(work: &Work, turn: Turn) -> Option<RequestCall> {
     let begun = match turn {
         Turn::Covered | Turn::Refused => None,
         Turn::Alone | Turn::Leads(_) => observe::begun(),
@@ -917,7 +917,7 @@ fn call_of(work: &Work, turn: Turn) -> Option<Call> {
         Work::Write { segments, .. } => segments.len() as u32,
         Work::Flush => 0,
     };
-    begun.map(|begun| Call { begun, operations })
+    begun.map(|begun| RequestCall { begun, operations })
 }
 
 /// What a request began besides its transfer.
@@ -938,7 +938,7 @@ enum AfterFlush {
     /// The result is final.
     Final,
     /// The result is final once all concurrent flushes have ended.
-    Settles(Ended),
+    Settles(EndedFlush),
     /// Its commit was not one of all files, so its file needs a flush.
     FlushesAlone,
 }

@@ -18,7 +18,7 @@ use crate::backend::journal::Journal;
 use crate::backend::{Backend, Job, Places};
 use crate::buffer::{Buffer, Segment};
 use crate::engine::handle::FileHandle;
-use crate::engine::queue::Settings;
+use crate::engine::queue::QueueSettings;
 use crate::error::{ErrorKind, Result};
 use crate::rules::committed::MappedExtent;
 use crate::rules::growth::GrowthConfig;
@@ -769,8 +769,11 @@ fn loom_a_failed_write_fails_all_above_it() {
 
 /// A queue of plain calls, with an append of a record that is submitted later.
 fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
-    let driver =
-        Driver::new(&PROCESS, &Settings { depth: 1, io_uring: false, ..Settings::default() }, None);
+    let driver = Driver::new(
+        &PROCESS,
+        &QueueSettings { depth: 1, io_uring: false, ..QueueSettings::default() },
+        None,
+    );
     let key =
         Key { dev: 1, inode: Some(file.disk.file as u64), part: crate::sys::probe::Part::Whole };
     let inner = FileHandle::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
@@ -917,8 +920,8 @@ impl Futures {
     }
 }
 
-fn plain_calls() -> Settings {
-    Settings { depth: 2, io_uring: false, ..Settings::default() }
+fn plain_calls() -> QueueSettings {
+    QueueSettings { depth: 2, io_uring: false, ..QueueSettings::default() }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::io::read_fully;
 use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
 use crate::rules::merge::{SEGMENTS_MAX, Span};
-use crate::rules::pack::{self, Run, Shape};
+use crate::rules::pack::{self, PackedRun, Shape};
 use crate::stats::{Counters, count};
 use crate::sync::Mutex;
 use crate::sys::probe::Alignment;
@@ -70,8 +70,10 @@ impl Packer {
         }
         let block = shape.block;
         let runs = pack::runs(*offset, views(), shape, SEGMENTS_MAX);
-        let bytes =
-            runs.iter().map(|run| if let Run::Composed(len) = run { *len } else { 0 }).sum::<u64>();
+        let bytes = runs
+            .iter()
+            .map(|run| if let PackedRun::Composed(len) = run { *len } else { 0 })
+            .sum::<u64>();
         let end = *offset + segments.iter().map(Segment::len).sum::<u64>();
         let span = Span { start: *offset, end }.whole(block);
         let (before, behind) = (*offset - span.start, span.end - end);
@@ -94,8 +96,8 @@ impl Packer {
         let mut filled = before as usize;
         for run in &runs {
             blocks.push(match run {
-                Run::Direct(len) => records.take(*len),
-                Run::Composed(len) => {
+                PackedRun::Direct(len) => records.take(*len),
+                PackedRun::Composed(len) => {
                     let (part, rest) = free.split_at_mut(*len as usize);
                     free = rest;
                     records.copy(&mut part[filled..]);

@@ -55,14 +55,14 @@ pub(crate) struct Process {
     attached: OnceLock<Box<dyn Attached>>,
     reactor: OnceLock<Handle>,
     budget: Mutex<Budget>,
-    file_systems: Mutex<HashMap<u64, Arc<FileSystem>>>,
+    file_systems: Mutex<HashMap<u64, Arc<FlushDomain>>>,
     /// Number of closes, of files that queues may have to release.
     closes: AtomicU64,
 }
 
 /// A file system, or a device used without one.
 #[derive(Debug, Default)]
-pub(crate) struct FileSystem {
+pub(crate) struct FlushDomain {
     domain: Mutex<Domain<Request<Token>>>,
     /// Copy of [`Domain::flushes`], readable without its lock.
     flushes: AtomicUsize,
@@ -97,7 +97,7 @@ enum KnownJournal {
 /// The file systems of a file: one, or those of all members of a striped volume, which fails as
 /// one.
 #[derive(Clone, Debug)]
-pub(crate) struct FileSystems(SmallVec<[Arc<FileSystem>; 1]>);
+pub(crate) struct FileSystems(SmallVec<[Arc<FlushDomain>; 1]>);
 
 /// A running flush: its number on each file system.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ pub(crate) struct Flushing(SmallVec<[u64; 1]>);
 
 /// A flush that has ended, with the last flush begun until then on each file system.
 #[derive(Debug)]
-pub(crate) struct Ended(SmallVec<[u64; 1]>);
+pub(crate) struct EndedFlush(SmallVec<[u64; 1]>);
 
 /// The result of a flush, and what it made durable if it succeeded.
 type Reached<'a> = (&'a std::io::Result<()>, Reach);
@@ -141,7 +141,7 @@ impl Process {
             if let Some((cause, mounts)) = &wedge.failed {
                 file_systems.insert(
                     wedge.dev,
-                    Arc::new(FileSystem::inherited(wedge.dev, cause.clone(), mounts.clone())),
+                    Arc::new(FlushDomain::inherited(wedge.dev, cause.clone(), mounts.clone())),
                 );
             }
         }
@@ -193,7 +193,7 @@ impl Process {
 
     /// The file system `dev`, for a file about to be opened. Fails with the first failed flush, if
     /// it is wedged and was not mounted anew.
-    pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FileSystem>, Arc<Error>> {
+    pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FlushDomain>, Arc<Error>> {
         let fs = self.file_system_as_it_is(dev, through);
         match fs.wedged() {
             Some(cause) => {
@@ -212,7 +212,7 @@ impl Process {
     }
 
     /// The file system `dev`, wedged or not.
-    pub fn file_system_as_it_is(&self, dev: u64, through: Through) -> Arc<FileSystem> {
+    pub fn file_system_as_it_is(&self, dev: u64, through: Through) -> Arc<FlushDomain> {
         let mut known = self.file_systems.lock();
         known.retain(|_, fs| Arc::strong_count(fs) > 1 || fs.wedged().is_some());
         if let Some(fs) = known.get(&dev)
@@ -228,13 +228,13 @@ impl Process {
         }
         let fs = known
             .entry(dev)
-            .or_insert_with(|| Arc::new(FileSystem { dev, ..FileSystem::default() }));
+            .or_insert_with(|| Arc::new(FlushDomain { dev, ..FlushDomain::default() }));
         fs.mounts.lock().record(through);
         fs.clone()
     }
 }
 
-impl FileSystem {
+impl FlushDomain {
     /// The first failed flush, if the file system is wedged.
     pub fn wedged(&self) -> Option<&Arc<Error>> {
         self.wedged.get()
@@ -401,8 +401,8 @@ impl FileSystems {
     }
 
     /// Each file system once.
-    fn of(all: impl IntoIterator<Item = Arc<FileSystem>>) -> Self {
-        let mut each = SmallVec::<[Arc<FileSystem>; 1]>::new();
+    fn of(all: impl IntoIterator<Item = Arc<FlushDomain>>) -> Self {
+        let mut each = SmallVec::<[Arc<FlushDomain>; 1]>::new();
         for fs in all {
             if !each.iter().any(|known| Arc::ptr_eq(known, &fs)) {
                 each.push(fs);
@@ -444,7 +444,7 @@ impl FileSystems {
         }
     }
 
-    /// The journal of a file's only file system, as [`FileSystem::journal`].
+    /// The journal of a file's only file system, as [`FlushDomain::journal`].
     pub fn journal(
         &self,
         check: impl FnOnce() -> Result<(), String>,
@@ -519,7 +519,7 @@ impl FileSystems {
         flush: Flushing,
         (result, reach): Reached<'_>,
         cause: impl FnOnce(&std::io::Error) -> Arc<Error>,
-    ) -> Ended {
+    ) -> EndedFlush {
         if let Err(error) = result
             && os_error::is_failed_flush(error)
         {
@@ -527,11 +527,11 @@ impl FileSystems {
         }
         let reached = result.is_ok().then_some(reach);
         let flushes = self.0.iter().zip(flush.0);
-        Ended(flushes.map(|(fs, flush)| fs.end_flush(flush, reached, false)).collect())
+        EndedFlush(flushes.map(|(fs, flush)| fs.end_flush(flush, reached, false)).collect())
     }
 
     /// Waits until the result of a flush is final, and returns it.
-    pub fn awaited(&self, ended: Ended, result: std::io::Result<()>) -> std::io::Result<()> {
+    pub fn awaited(&self, ended: EndedFlush, result: std::io::Result<()>) -> std::io::Result<()> {
         if result.is_ok() {
             self.0.iter().zip(ended.0).for_each(|(fs, ended)| fs.await_others(ended));
         }
@@ -539,7 +539,7 @@ impl FileSystems {
     }
 
     /// Whether the result of a flush is final. If not, wakes `waker` when the next flush ends.
-    pub fn is_settled(&self, ended: &Ended, waker: &Waker) -> bool {
+    pub fn is_settled(&self, ended: &EndedFlush, waker: &Waker) -> bool {
         self.wedged().is_some()
             || self.0.iter().zip(&ended.0).all(|(fs, ended)| fs.is_settled(*ended, waker))
     }
@@ -567,8 +567,8 @@ impl Default for FileSystems {
     }
 }
 
-impl From<Arc<FileSystem>> for FileSystems {
-    fn from(fs: Arc<FileSystem>) -> Self {
+impl From<Arc<FlushDomain>> for FileSystems {
+    fn from(fs: Arc<FlushDomain>) -> Self {
         Self::of([fs])
     }
 }
@@ -631,7 +631,7 @@ mod tests {
     #[cfg(not(loom))]
     #[test]
     fn a_queue_that_rang_often_piled_up_wakers_of_a_flush() {
-        let fs = FileSystem::default();
+        let fs = FlushDomain::default();
         let hangs = fs.begin_flush();
         let bell = Arc::<Counting>::default();
         let waker = bell.clone().into();
@@ -645,7 +645,7 @@ mod tests {
     #[cfg(not(loom))]
     #[test]
     fn a_wedge_left_flushes_waiting_for_one_that_hung() {
-        let fs = Arc::new(FileSystem::default());
+        let fs = Arc::new(FlushDomain::default());
         let hangs = fs.begin_flush();
         let woken = Arc::<Counting>::default();
         assert!(!fs.is_settled(hangs, &woken.clone().into()));

@@ -25,7 +25,7 @@ const UNMARKED_READS_MAX: u32 = 3;
 
 /// The state of the file when a read began.
 #[derive(Debug)]
-struct View {
+struct ReadView {
     marker: Option<Vec<u8>>,
     /// Everything below was written.
     len: u64,
@@ -74,14 +74,14 @@ pub(crate) struct Attempts {
     /// The count of opens by this process before the last one began.
     opens: u64,
     /// The state of the file when the last one began.
-    view: Option<View>,
+    view: Option<ReadView>,
     begun: u32,
     unmarked: u32,
 }
 
 impl Attempts {
     /// Begins an attempt to read up to `wanted_end`.
-    pub fn begin(&mut self, reader: &Reader, wanted_end: u64) -> io::Result<Way> {
+    pub fn begin(&mut self, reader: &ReadHandle, wanted_end: u64) -> io::Result<Way> {
         loop {
             self.opens = reader.opens();
             if let Some(engine) = reader.writer() {
@@ -101,7 +101,11 @@ impl Attempts {
 
     /// Takes the result of an attempt without an engine. Returns the result of the read, or `None`
     /// if another attempt is needed.
-    pub fn on_result(&mut self, reader: &Reader, read: io::Result<u64>) -> Option<io::Result<u64>> {
+    pub fn on_result(
+        &mut self,
+        reader: &ReadHandle,
+        read: io::Result<u64>,
+    ) -> Option<io::Result<u64>> {
         let view = self.view.as_ref().expect("an attempt was begun");
         let since = match reader.since(view) {
             // An own writer may have truncated it, and closed it again.
@@ -131,7 +135,7 @@ impl Attempts {
 
 /// A read-only handle, which its copies share.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ReadHandle {
     backend: Arc<dyn Backend>,
     path: Arc<Path>,
     facts: Facts,
@@ -145,7 +149,7 @@ pub(crate) struct Reader {
     of_device: Option<Arc<Engine>>,
 }
 
-impl Reader {
+impl ReadHandle {
     /// `of_device` is an engine for the queues that read a device; a file has none.
     pub fn new(
         backend: Arc<dyn Backend>,
@@ -225,7 +229,7 @@ impl Reader {
         self.of_device.clone().filter(|_| self.process.is_current())
     }
 
-    fn since(&self, view: &View) -> io::Result<Since> {
+    fn since(&self, view: &ReadView) -> io::Result<Since> {
         Ok(match (&view.marker, self.read_marker()?) {
             _ if self.facts.is_device => Since::OnlyGrowth,
             (Some(before), Some(now))
@@ -248,14 +252,14 @@ impl Reader {
 
     /// Finds the length. To avoid a look at the extents, returns any written length that is at
     /// least `enough`.
-    fn find(&self, enough: u64) -> io::Result<View> {
+    fn find(&self, enough: u64) -> io::Result<ReadView> {
         if self.facts.is_device {
-            return Ok(View { marker: None, len: self.facts.len, stamps: Stamps::new() });
+            return Ok(ReadView { marker: None, len: self.facts.len, stamps: Stamps::new() });
         }
         if let Some((known, len)) = self.known().filter(|(_, len)| *len >= enough)
             && self.read_marker()?.as_ref() == Some(&known)
         {
-            return Ok(View { marker: Some(known), len, stamps: Stamps::new() });
+            return Ok(ReadView { marker: Some(known), len, stamps: Stamps::new() });
         }
         // Before the look: a change during it counts as a change since.
         let stamps = self.backend.stamps()?;
@@ -266,7 +270,7 @@ impl Reader {
             (None, _) => found.physical_size,
         };
         self.learn(marker.clone().filter(|marker| self.is_own(marker)).map(|marker| (marker, len)));
-        Ok(View { marker, len, stamps })
+        Ok(ReadView { marker, len, stamps })
     }
 
     /// See [`Recovery::unknown_end`](crate::rules::recovery::Recovery::unknown_end).
@@ -313,7 +317,7 @@ fn only_grew(before: &[u8], now: &[u8]) -> bool {
     marker(before).zip(marker(now)).is_some_and(|(before, now)| before.only_grew_until(&now))
 }
 
-impl Drop for Reader {
+impl Drop for ReadHandle {
     fn drop(&mut self) {
         if let Some(engine) = self.engine_of_device() {
             engine.close();
@@ -321,7 +325,7 @@ impl Drop for Reader {
     }
 }
 
-impl AsFd for Reader {
+impl AsFd for ReadHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.backend.descriptor()
     }

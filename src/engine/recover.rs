@@ -71,7 +71,7 @@ impl Recovering<'_> {
 }
 
 /// A consistent view of a file.
-struct View {
+struct RecoveryView {
     size: u64,
     marker: Option<Vec<u8>>,
     /// Only if the marker belongs to the file.
@@ -145,7 +145,7 @@ pub(crate) fn look(
 /// Looks until nothing changes meanwhile. A marker is written twice only if nothing was truncated
 /// in between (`put_back`). Without a marker, a size falls only in a file that was grown ahead, or
 /// that its writer truncates.
-fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
+fn view(backend: &dyn Backend, identity: Identity) -> io::Result<RecoveryView> {
     for _ in 0..LOOKS_MAX {
         let marker = backend.read_marker()?;
         let size = backend.physical_size()?;
@@ -155,7 +155,7 @@ fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
         let same_marker = backend.read_marker()? == marker;
         let size_now = backend.physical_size()?;
         if same_marker && (size_now == size || marker.is_none() && size_now > size) {
-            return Ok(View { size, marker, extents });
+            return Ok(RecoveryView { size, marker, extents });
         }
     }
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
@@ -166,7 +166,7 @@ pub(crate) fn is_of(marker: &[u8], identity: Identity) -> bool {
     Marker::decode(marker).is_ok_and(|marker| marker.identity == identity)
 }
 
-fn verdict(view: &View, identity: Identity) -> Recovery {
+fn verdict(view: &RecoveryView, identity: Identity) -> Recovery {
     let clean = Recovery::clean(view.size);
     match view.marker.as_deref().map(Marker::decode) {
         None => clean,

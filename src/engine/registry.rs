@@ -48,7 +48,7 @@ impl<F: FnOnce() -> Result<Engine>> Opening for F {
 /// The files that this process has open for writing.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    files: Mutex<HashMap<Key, Entry>>,
+    files: Mutex<HashMap<Key, RegistryEntry>>,
     changed: Condvar,
     /// The opens of files, counted in the place of their key.
     opens: Box<[AtomicU64]>,
@@ -59,7 +59,7 @@ pub(crate) struct Registry {
 const OPENS_PLACES: u64 = if cfg!(loom) { 1 } else { 4096 };
 
 #[derive(Debug)]
-enum Entry {
+enum RegistryEntry {
     /// Being opened, or closed already.
     Busy,
     Open {
@@ -84,11 +84,11 @@ impl Registry {
         loop {
             match files.get_mut(&key) {
                 None => return None,
-                Some(Entry::Open { engine, handles }) => {
+                Some(RegistryEntry::Open { engine, handles }) => {
                     *handles += 1;
                     return Some(engine.clone());
                 }
-                Some(Entry::Busy | Entry::Closing(_)) => {
+                Some(RegistryEntry::Busy | RegistryEntry::Closing(_)) => {
                     files = self.changed.wait(files);
                 }
             }
@@ -98,7 +98,9 @@ impl Registry {
     /// The engine that has a file open, until it is closed. Adds no handle and does not wait.
     pub fn writer(&self, key: Key) -> Option<Arc<Engine>> {
         match self.files.lock().get(&key) {
-            Some(Entry::Open { engine, .. } | Entry::Closing(engine)) if !engine.is_closed() => {
+            Some(RegistryEntry::Open { engine, .. } | RegistryEntry::Closing(engine))
+                if !engine.is_closed() =>
+            {
                 Some(engine.clone())
             }
             _ => None,
@@ -107,7 +109,7 @@ impl Registry {
 
     /// Whether a handle has a file open.
     pub fn is_open(&self, key: Key) -> bool {
-        matches!(self.files.lock().get(&key), Some(Entry::Open { .. }))
+        matches!(self.files.lock().get(&key), Some(RegistryEntry::Open { .. }))
     }
 
     /// A count that each open of a file raises, and opens of some other files too. An open counts
@@ -136,7 +138,9 @@ impl Registry {
         let made = opening.engine().map(Arc::new);
         self.replace(
             key,
-            made.as_ref().ok().map(|engine| Entry::Open { engine: engine.clone(), handles: 1 }),
+            made.as_ref()
+                .ok()
+                .map(|engine| RegistryEntry::Open { engine: engine.clone(), handles: 1 }),
         );
         made
     }
@@ -146,7 +150,7 @@ impl Registry {
         let mut files = self.files.lock();
         let is_free = !files.contains_key(&key);
         if is_free {
-            files.insert(key, Entry::Busy);
+            files.insert(key, RegistryEntry::Busy);
         }
         is_free
     }
@@ -154,7 +158,7 @@ impl Registry {
     /// Removes a handle. Closes the file with the last one.
     pub fn leave(&self, key: Key) -> Result<()> {
         let mut files = self.files.lock();
-        let Some(Entry::Open { engine, handles }) = files.get_mut(&key) else {
+        let Some(RegistryEntry::Open { engine, handles }) = files.get_mut(&key) else {
             unreachable!("a handle belongs to an open file")
         };
         *handles -= 1;
@@ -162,18 +166,18 @@ impl Registry {
             return Ok(());
         }
         let engine = engine.clone();
-        files.insert(key, Entry::Closing(engine.clone()));
+        files.insert(key, RegistryEntry::Closing(engine.clone()));
         drop(files);
         let _all_or_nothing = AbortOnPanic::armed();
         let result = engine.finish();
         // Before the next open: a device refuses it while this descriptor is open.
-        drop(self.files.lock().insert(key, Entry::Busy));
+        drop(self.files.lock().insert(key, RegistryEntry::Busy));
         drop(engine);
         self.replace(key, None);
         result
     }
 
-    fn replace(&self, key: Key, entry: Option<Entry>) {
+    fn replace(&self, key: Key, entry: Option<RegistryEntry>) {
         let mut files = self.files.lock();
         match entry {
             Some(entry) => {

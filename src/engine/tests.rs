@@ -7,7 +7,7 @@ use super::recover::{self, Recover, Recovering};
 use super::{Engine, Parts};
 use crate::backend::Backend;
 use crate::backend::journal::Journal;
-use crate::backend::sim::{BLOCK_BYTES, Call, Device, Piece, Settings, Sim};
+use crate::backend::sim::{BLOCK_BYTES, Call, CrashChoice, Device, Settings, Sim};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::rules::growth::{GrowthConfig, Planner, SpaceLimits};
@@ -80,8 +80,8 @@ impl Disk {
     fn crash(&self, mut keep: impl FnMut(Option<u64>) -> bool) -> Self {
         let mut choose = |piece, max| {
             let block = match piece {
-                Piece::Metadata => None,
-                Piece::Block(number) | Piece::Sector(number) => Some(number),
+                CrashChoice::Metadata => None,
+                CrashChoice::Block(number) | CrashChoice::Sector(number) => Some(number),
             };
             if keep(block) { max } else { 0 }
         };

@@ -42,12 +42,12 @@ pub(super) struct Wakeup {
 #[derive(Debug, Default)]
 pub(super) struct Waiter {
     state: AtomicU32,
-    slot: Mutex<Slot>,
+    slot: Mutex<NewsSlot>,
     sleepers: Arc<Sleepers>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct NewsSlot {
     work: Vec<Task>,
     outcome: Option<Outcome>,
 }

@@ -131,9 +131,9 @@ pub fn set_observer(
 
 /// A time in nanoseconds, from 1. So an `Option` of it, which each operation has, is one word.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment(NonZeroU64);
+pub(crate) struct Timestamp(NonZeroU64);
 
-impl Moment {
+impl Timestamp {
     fn now() -> Self {
         Self(NonZeroU64::MIN.saturating_add(now().as_nanos() as u64))
     }
@@ -141,15 +141,15 @@ impl Moment {
 
 /// The time now, if events are observed.
 #[inline]
-pub(crate) fn begun() -> Option<Moment> {
-    OBSERVER.get().map(|_| Moment::now())
+pub(crate) fn begun() -> Option<Timestamp> {
+    OBSERVER.get().map(|_| Timestamp::now())
 }
 
 /// Reports the end of what began then, if that was observed.
 #[inline]
-pub(crate) fn ended<'a>(begun: Option<Moment>, event: impl FnOnce(Duration) -> Event<'a>) {
-    if let Some(Moment(begun)) = begun {
-        let Moment(now) = Moment::now();
+pub(crate) fn ended<'a>(begun: Option<Timestamp>, event: impl FnOnce(Duration) -> Event<'a>) {
+    if let Some(Timestamp(begun)) = begun {
+        let Timestamp(now) = Timestamp::now();
         report(&event(Duration::from_nanos(now.get() - begun.get())));
     }
 }

@@ -4,7 +4,7 @@ use super::request::OpenRequest;
 use crate::backend::Backend;
 use crate::backend::journal::Journal;
 use crate::engine::process::{FileSystems, Process};
-use crate::engine::reader::Reader;
+use crate::engine::reader::ReadHandle;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, FileProps, Parts};
 use crate::rules::growth::GrowthConfig;
@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 /// How space ahead of the end is prepared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct SpaceAhead {
     prepared: Option<Prepared>,
     overwrites_in_place: bool,
 }
 
-impl Ahead {
+impl SpaceAhead {
     /// No growth ahead.
     pub const NONE: Self = Self { prepared: None, overwrites_in_place: false };
 
@@ -46,7 +46,7 @@ pub(crate) struct Build<'a> {
     pub path: &'a Arc<Path>,
     pub fs: FileSystems,
     pub facts: &'a Facts,
-    pub ahead: Ahead,
+    pub ahead: SpaceAhead,
     /// The journal by which the file shares flushes with others; or why it shares none.
     pub journal: std::result::Result<Arc<dyn Journal>, String>,
     /// The order in which the file system commits changes, if it is known.
@@ -61,7 +61,7 @@ pub(crate) struct Build<'a> {
 impl Build<'_> {
     pub fn engine(self, backend: Arc<dyn Backend>) -> Engine {
         let Self { request, facts, ahead, .. } = self;
-        let Ahead { prepared, overwrites_in_place } = ahead;
+        let SpaceAhead { prepared, overwrites_in_place } = ahead;
         let unit_bytes = facts.alignment.append;
         let is_zeroed = prepared == Some(Prepared::Zeroed);
         Engine::new(Parts {
@@ -98,7 +98,7 @@ pub(crate) fn reader(
     facts: Facts,
     key: Key,
     process: &'static Process,
-) -> Arc<Reader> {
+) -> Arc<ReadHandle> {
     let of_device = facts.is_device.then(|| {
         let build = Build {
             request: &OpenRequest::default(),
@@ -107,7 +107,7 @@ pub(crate) fn reader(
             // It flushes nothing.
             fs: FileSystems::default(),
             facts: &facts,
-            ahead: Ahead::NONE,
+            ahead: SpaceAhead::NONE,
             journal: Err("it is open for reading".into()),
             order: None,
             epoch: 0,
@@ -116,7 +116,7 @@ pub(crate) fn reader(
         };
         Arc::new(build.engine(backend.clone()))
     });
-    Arc::new(Reader::new(backend, path, facts, key, of_device, process))
+    Arc::new(ReadHandle::new(backend, path, facts, key, of_device, process))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 /// The inode that a path named when it was looked up.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundInode {
     /// O_PATH.
     fd: OwnedFd,
     path: Arc<Path>,
     stat: Stat,
 }
 
-impl Found {
+impl FoundInode {
     /// Looks `path` up, and follows symbolic links.
     pub fn at(path: &Arc<Path>) -> rustix::io::Result<Self> {
         let fd = rustix::fs::open(&**path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -99,7 +99,7 @@ impl Found {
 /// The file to open: an existing one, or a descriptor that was just created.
 #[derive(Debug)]
 pub(crate) enum There {
-    Found(Found),
+    Found(FoundInode),
     Created(OwnedFd),
 }
 
@@ -111,7 +111,7 @@ impl There {
         }
     }
 
-    /// As [`Found::admit`]. The creator of a file may write it.
+    /// As [`FoundInode::admit`]. The creator of a file may write it.
     pub fn admit(&self) -> rustix::io::Result<()> {
         match self {
             Self::Found(found) => found.admit(true),

@@ -25,8 +25,8 @@ use crate::sys;
 use crate::sys::journal::{FAST_COMMITS, JournalFile, Order, warn_of_fast_commits};
 use crate::sys::probe::{Facts, Through};
 use crate::text::shown;
-use build::{Ahead, Build};
-use found::{Found, There};
+use build::{Build, SpaceAhead};
+use found::{FoundInode, There};
 use request::OpenRequest;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -137,13 +137,13 @@ fn share_or_open(
 }
 
 /// Looks a path up, and refuses a file that must not be opened.
-pub(crate) fn find(path: &Arc<Path>) -> Result<Found, ErrorKind> {
-    let found = Found::at(path).map_err(refusal)?;
+pub(crate) fn find(path: &Arc<Path>) -> Result<FoundInode, ErrorKind> {
+    let found = FoundInode::at(path).map_err(refusal)?;
     found.check_kind().map(|()| found)
 }
 
 /// Looks a path up; None if the file is to be created.
-fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<Found>> {
+fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<FoundInode>> {
     if request.create_new {
         return Ok(None);
     }
@@ -238,7 +238,7 @@ fn open_there(
 /// Opens a file or device. Refuses a device that is mounted or otherwise held: O_EXCL without
 /// O_CREAT.
 pub(crate) fn open_alone(
-    found: &Found,
+    found: &FoundInode,
     access: OFlags,
     descriptor_min: u32,
 ) -> rustix::io::Result<OwnedFd> {
@@ -374,7 +374,7 @@ fn make_engine(
         prepared.is_some()
             && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok()
     };
-    let ahead = Ahead::new(held.as_ref(), possible, overwrites_in_place);
+    let ahead = SpaceAhead::new(held.as_ref(), possible, overwrites_in_place);
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }

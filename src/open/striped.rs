@@ -1,7 +1,7 @@
 //! Opening striped volumes: opens every member as a file, identifies them by their headers, and
 //! recovers them as one file.
 
-use super::build::{self, Ahead, Build};
+use super::build::{self, Build, SpaceAhead};
 use super::found::{self, There, key_of_stat};
 use super::request::OpenRequest;
 use super::{
@@ -24,7 +24,8 @@ use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::Limits;
 use crate::rules::recovery::{self, Recovery};
 use crate::rules::stripe::{
-    self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, HeaderState, MEMBERS_MAX, MembersFound,
+    self, CHUNK_BYTES_MAX, HEADER_BYTES, Header, HeaderState, MEMBERS_MAX, MemberContent,
+    MembersFound,
 };
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
@@ -46,7 +47,7 @@ pub(crate) fn open(
     paths: Vec<Arc<Path>>,
     chunk_bytes: u64,
 ) -> Result<FileHandle> {
-    let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
+    let volume = MemberPaths { name: name_of(&paths), paths, chunk_bytes };
     volume.check_shape()?;
     if !request.write {
         return volume.open_read_only(request);
@@ -69,13 +70,13 @@ pub(crate) fn key_of(first: Key) -> Key {
 }
 
 /// The paths of the members.
-struct Volume {
+struct MemberPaths {
     name: Arc<Path>,
     paths: Vec<Arc<Path>>,
     chunk_bytes: u64,
 }
 
-impl Volume {
+impl MemberPaths {
     fn fail(&self, kind: ErrorKind) -> Error {
         Error::new(Operation::Open, &self.name, None, kind)
     }
@@ -140,7 +141,7 @@ impl Volume {
         &self,
         request: &OpenRequest,
         process: &Process,
-        members: &[Option<found::Found>],
+        members: &[Option<found::FoundInode>],
     ) -> Result<()> {
         if let Some(first) = &members[0]
             && process.registry.is_open(key_of(first.key()))
@@ -152,7 +153,7 @@ impl Volume {
         let on_paths = || self.paths.iter().zip(members);
         let seen = on_paths().map(|(path, found)| {
             let fail = |kind| Error::new(Operation::Open, path, None, kind);
-            let Some(found) = found else { return Ok(Found::Blank) };
+            let Some(found) = found else { return Ok(MemberContent::Blank) };
             let fd = found
                 .open(DIRECT | OFlags::RDWR, request.descriptor_min)
                 .map_err(|errno| fail(refusal(errno)))?;
@@ -291,7 +292,7 @@ impl Created {
         let facts = facts(path, &fd).ok()?;
         sys::try_lock(fd.as_fd()).ok().filter(|locked| *locked)?;
         let file = Locked(Some(Syscall::new(fd)));
-        look_at(file.backend(), &facts).ok().filter(|seen| *seen == Found::Blank)?;
+        look_at(file.backend(), &facts).ok().filter(|seen| *seen == MemberContent::Blank)?;
         fs::remove_file(path).ok()
     }
 }
@@ -306,7 +307,7 @@ impl Drop for Created {
 
 /// A volume that is being opened for writing.
 struct OpeningVolume<'a> {
-    volume: &'a Volume,
+    volume: &'a MemberPaths,
     request: &'a OpenRequest,
     process: &'static Process,
     members: Vec<There>,
@@ -341,13 +342,13 @@ pub fn recover_striped(
     how: Recover,
 ) -> Result<Recovery> {
     let paths: Vec<Arc<Path>> = paths.iter().map(|path| path.as_ref().into()).collect();
-    let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
+    let volume = MemberPaths { name: name_of(&paths), paths, chunk_bytes };
     volume.check_shape()?;
     settle_own();
     volume.recover(how)
 }
 
-impl Volume {
+impl MemberPaths {
     fn recover(&self, how: Recover) -> Result<Recovery> {
         let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
         let (descriptors, facts) = self.open_all(access, 0)?;
@@ -482,7 +483,7 @@ impl BringUp<'_> {
                 order
             }
         };
-        let ahead = Ahead::new(held.as_ref(), || self.prepared, |_| self.overwrites_in_place);
+        let ahead = SpaceAhead::new(held.as_ref(), || self.prepared, |_| self.overwrites_in_place);
         let Self { request, process, name: path, fs, epoch, .. } = self;
         let build = Build {
             request,
@@ -639,12 +640,12 @@ fn verdict(members: &[Member], chunk_bytes: u64) -> Result<MembersFound, ErrorKi
 }
 
 /// Reads the header of a member. A file that is longer than a header, and has none, holds data.
-fn look_at(file: &dyn Backend, facts: &Facts) -> io::Result<Found> {
+fn look_at(file: &dyn Backend, facts: &Facts) -> io::Result<MemberContent> {
     let mut block = Buffer::zeroed(HEADER_BYTES);
     let read = read_fully(file, &mut block, 0, facts.alignment.offset)?;
     Ok(match stripe::parse(&block[..read as usize]) {
-        Found::Blank if !facts.is_device && file.physical_size()? > HEADER_BYTES as u64 => {
-            Found::Other("it holds something else".into())
+        MemberContent::Blank if !facts.is_device && file.physical_size()? > HEADER_BYTES as u64 => {
+            MemberContent::Other("it holds something else".into())
         }
         found => found,
     })

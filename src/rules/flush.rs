@@ -211,7 +211,7 @@ pub struct Election(u64);
 #[derive(Clone, Debug)]
 pub struct Domain<T> {
     ledger: Ledger,
-    waiting: Vec<Waiting<T>>,
+    waiting: Vec<WaitingFlush<T>>,
     /// The number of the last shared flush that began.
     last: u64,
     phase: Phase,
@@ -228,7 +228,7 @@ pub struct Domain<T> {
 
 /// A flush that waits.
 #[derive(Clone, Debug)]
-struct Waiting<T> {
+struct WaitingFlush<T> {
     ticket: u64,
     needs: Reach,
     flush: T,
@@ -297,7 +297,7 @@ impl<T> Domain<T> {
                 Some((self.elect(needs, true), flush))
             }
             Phase::Called { is_prompt: true, .. } | Phase::Running => {
-                self.waiting.push(Waiting { ticket: self.ledger.ticket(), needs, flush });
+                self.waiting.push(WaitingFlush { ticket: self.ledger.ticket(), needs, flush });
                 None
             }
         }
@@ -360,7 +360,7 @@ impl<T> Domain<T> {
     /// Takes the waiting flushes that go on now, each with its turn: those that are covered, and
     /// the leader of the next shared flush. Prefers a leader that begins as soon as it is called.
     pub fn release(&mut self, is_prompt: impl Fn(&T) -> bool) -> Vec<(Turn, T)> {
-        let is_covered = |it: &mut Waiting<T>| self.ledger.covers(it.ticket, it.needs);
+        let is_covered = |it: &mut WaitingFlush<T>| self.ledger.covers(it.ticket, it.needs);
         let covered = self.waiting.extract_if(.., is_covered);
         let mut released: Vec<_> = covered.map(|it| (Turn::Covered, it.flush)).collect();
         if self.phase != Phase::Idle {

@@ -168,7 +168,7 @@ pub fn runs(spans: &[Span], limits: Limits) -> Vec<(usize, Option<Refusal>)> {
 /// A part of an operation that is contiguous on the device and in memory. In a list in file order,
 /// each begins in the operation where the one before ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct MemberRun {
     /// The number of the file or device.
     pub member: usize,
     /// Its offset there, in bytes.
@@ -202,7 +202,7 @@ pub struct Requests {
 /// Returns the fewest requests that carry runs in their order, within the limits. A run joins the
 /// last request of its member if it begins exactly where that ends, whatever lies between on other
 /// members. A full request splits it, so `bytes_max` must be a multiple of the members' alignment.
-pub fn requests(runs: impl IntoIterator<Item = Run>, limits: Limits) -> Requests {
+pub fn requests(runs: impl IntoIterator<Item = MemberRun>, limits: Limits) -> Requests {
     let mut requests = Requests::default();
     let mut start = 0;
     for mut run in runs {
@@ -219,7 +219,7 @@ pub fn requests(runs: impl IntoIterator<Item = Run>, limits: Limits) -> Requests
 impl Requests {
     /// Moves the beginning of a run into one request; the run begins at `start` in the operation.
     /// Returns the number of bytes moved.
-    fn put(&mut self, run: Run, start: u64, limits: Limits) -> u64 {
+    fn put(&mut self, run: MemberRun, start: u64, limits: Limits) -> u64 {
         let is_first = self.list.is_empty();
         let refusal = match self.list.iter_mut().rfind(|request| request.member == run.member) {
             None if is_first => None,
@@ -230,7 +230,7 @@ impl Requests {
             },
         };
         refusal.into_iter().for_each(|refusal| self.refusals.count(refusal));
-        let Run { member, offset, len } = run;
+        let MemberRun { member, offset, len } = run;
         let mut request = MemberRequest { member, offset, len: 0, pieces: Vec::new() };
         let taken = request.push(start, len.min(limits.bytes_max));
         self.list.push(request);
@@ -240,7 +240,7 @@ impl Requests {
 
 impl MemberRequest {
     /// Returns how many bytes of a run of its member may join it; the error is the reason for none.
-    fn room_for(&self, run: Run, limits: Limits) -> Result<u64, Refusal> {
+    fn room_for(&self, run: MemberRun, limits: Limits) -> Result<u64, Refusal> {
         if self.offset + self.len != run.offset {
             return Err(Refusal::Gap);
         }
@@ -376,8 +376,8 @@ mod tests {
         }
     }
 
-    const fn run(member: usize, offset: u64, len: u64) -> Run {
-        Run { member, offset: offset * 4096, len: len * 4096 }
+    const fn run(member: usize, offset: u64, len: u64) -> MemberRun {
+        MemberRun { member, offset: offset * 4096, len: len * 4096 }
     }
 
     fn refusals(gap: u64, bytes: u64, segments: u64, member: u64) -> Refusals {
@@ -452,7 +452,7 @@ mod tests {
                 left[member] = offset + len;
                 run(member, offset, len)
             });
-            let runs: Vec<Run> = runs.collect();
+            let runs: Vec<MemberRun> = runs.collect();
 
             let Requests { list, refusals } = requests(runs.iter().copied(), limits);
 

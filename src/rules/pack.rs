@@ -20,7 +20,7 @@ pub struct Shape {
 
 /// A part of the range, in whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Run {
+pub enum PackedRun {
     /// This many bytes of one record, from where they are.
     Direct(u64),
     /// This many composed bytes.
@@ -44,7 +44,7 @@ pub fn runs(
     records: impl IntoIterator<Item = (usize, u64)>,
     shape: Shape,
     runs_max: usize,
-) -> SmallVec<[Run; 4]> {
+) -> SmallVec<[PackedRun; 4]> {
     let Shape { block, memory } = shape;
     let mut runs = Runs { list: SmallVec::new(), end: offset / block * block };
     let mut start = offset;
@@ -56,7 +56,7 @@ pub fn runs(
         // With the composed parts before and behind it.
         if first < last && is_aligned() && runs.list.len() + 3 <= runs_max {
             runs.compose_to(first);
-            runs.list.push(Run::Direct(last - first));
+            runs.list.push(PackedRun::Direct(last - first));
             runs.end = last;
         }
         start = end;
@@ -66,7 +66,7 @@ pub fn runs(
 }
 
 struct Runs {
-    list: SmallVec<[Run; 4]>,
+    list: SmallVec<[PackedRun; 4]>,
     /// The end of the last run in the file.
     end: u64,
 }
@@ -78,8 +78,8 @@ impl Runs {
             return;
         }
         match self.list.last_mut() {
-            Some(Run::Composed(last)) => *last += len,
-            _ => self.list.push(Run::Composed(len)),
+            Some(PackedRun::Composed(last)) => *last += len,
+            _ => self.list.push(PackedRun::Composed(len)),
         }
         self.end = end;
     }
@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn len(run: &Run) -> u64 {
-        let (Run::Direct(len) | Run::Composed(len)) = run;
+    fn len(run: &PackedRun) -> u64 {
+        let (PackedRun::Direct(len) | PackedRun::Composed(len)) = run;
         *len
     }
 
@@ -128,7 +128,7 @@ mod tests {
             rest = behind;
             assert!(len(run) > 0 && len(run).is_multiple_of(SHAPE.block), "{}", shown());
             match run {
-                Run::Direct(_) => {
+                PackedRun::Direct(_) => {
                     let Byte::Record(record, at) = part[0] else { panic!("{}", shown()) };
                     assert_eq!(
                         part[part.len() - 1],
@@ -138,8 +138,8 @@ mod tests {
                     );
                     assert_eq!((records[record].0 as u64 + at) % SHAPE.memory, 0, "{}", shown());
                 }
-                Run::Composed(_) => {
-                    let follows = n > 0 && matches!(runs[n - 1], Run::Composed(_));
+                PackedRun::Composed(_) => {
+                    let follows = n > 0 && matches!(runs[n - 1], PackedRun::Composed(_));
                     assert!(!follows, "as few as can be: {}", shown());
                     // No whole aligned blocks of one record are copied, if there is room for more
                     // runs.
@@ -159,7 +159,7 @@ mod tests {
         assert!(
             !fits
                 || runs.len() + 3 > runs_max
-                || runs.iter().all(|run| matches!(run, Run::Direct(_)))
+                || runs.iter().all(|run| matches!(run, PackedRun::Direct(_)))
         );
         let is_whole = |(at, len): &(usize, u64)| at.is_multiple_of(2) && len.is_multiple_of(4);
         assert_eq!(fits, offset.is_multiple_of(4) && records.iter().all(is_whole));
@@ -197,14 +197,20 @@ mod tests {
     #[test]
     fn small_records_are_put_together() {
         let records = [(1, 3), (7, 3), (10, 5)];
-        assert_eq!(runs(8, records, SHAPE, RUNS_MAX)[..], [Run::Composed(12)]);
-        assert_eq!(runs(9, records, SHAPE, RUNS_MAX)[..], [Run::Composed(12)]);
+        assert_eq!(runs(8, records, SHAPE, RUNS_MAX)[..], [PackedRun::Composed(12)]);
+        assert_eq!(runs(9, records, SHAPE, RUNS_MAX)[..], [PackedRun::Composed(12)]);
     }
 
     #[test]
     fn the_aligned_part_of_a_long_record_is_not_copied() {
-        assert_eq!(runs(5, [(7, 19)], SHAPE, RUNS_MAX)[..], [Run::Composed(4), Run::Direct(16)]);
-        assert_eq!(runs(5, [(8, 19)], SHAPE, RUNS_MAX)[..], [Run::Composed(20)]);
-        assert_eq!(runs(8, [(8, 10)], SHAPE, RUNS_MAX)[..], [Run::Direct(8), Run::Composed(4)]);
+        assert_eq!(
+            runs(5, [(7, 19)], SHAPE, RUNS_MAX)[..],
+            [PackedRun::Composed(4), PackedRun::Direct(16)]
+        );
+        assert_eq!(runs(5, [(8, 19)], SHAPE, RUNS_MAX)[..], [PackedRun::Composed(20)]);
+        assert_eq!(
+            runs(8, [(8, 10)], SHAPE, RUNS_MAX)[..],
+            [PackedRun::Direct(8), PackedRun::Composed(4)]
+        );
     }
 }

@@ -68,7 +68,7 @@ pub enum HeaderState {
 
 /// The content of a path that is to be a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum MemberContent {
     /// Nothing: a file with at most zeros in place of a header, or a device with zeros there.
     Blank,
     /// A member. The first has a state, if the members are files.
@@ -134,18 +134,18 @@ impl HeaderState {
 }
 
 /// Parses the first block of a member. It is shorter if the member is.
-pub fn parse(block: &[u8]) -> Found {
+pub fn parse(block: &[u8]) -> MemberContent {
     if block.iter().all(|byte| *byte == 0) {
-        return Found::Blank;
+        return MemberContent::Blank;
     }
     if block.len() < HEADER_BYTES || block[..14] != *MAGIC {
-        return Found::Other("it holds something else".into());
+        return MemberContent::Other("it holds something else".into());
     }
     if u32_at(block, HEADER_CRC_AT) != crc32fast::hash(&block[..HEADER_CRC_AT]) {
-        return Found::Other("its header has a wrong checksum".into());
+        return MemberContent::Other("its header has a wrong checksum".into());
     }
     if block[14] != VERSION {
-        return Found::Other(format!(
+        return MemberContent::Other(format!(
             "its header is of version {}, this is version {VERSION}",
             block[14]
         ));
@@ -157,26 +157,26 @@ pub fn parse(block: &[u8]) -> Found {
         chunk_bytes: u64_at(block, 40),
         unfinished: block[15] != 0,
     };
-    Found::Member(header, HeaderState::decode(&block[SECTOR_BYTES..2 * SECTOR_BYTES]))
+    MemberContent::Member(header, HeaderState::decode(&block[SECTOR_BYTES..2 * SECTOR_BYTES]))
 }
 
 /// Judges these members in their order. The error gives in words why they are no volume.
-pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<MembersFound, String> {
+pub fn judge(found: &[MemberContent], chunk_bytes: u64) -> Result<MembersFound, String> {
     let count = found.len();
     for (place, found) in found.iter().enumerate() {
-        if let Found::Other(why) = found {
+        if let MemberContent::Other(why) = found {
             return Err(format!("member {place}: {why}; nothing was changed"));
         }
     }
     let missing = |place| {
         Err(format!("member {place} is missing: nothing is there that belongs to the volume"))
     };
-    let Found::Member(volume, state) = &found[0] else {
-        let all_blank = found.iter().all(|found| *found == Found::Blank);
+    let MemberContent::Member(volume, state) = &found[0] else {
+        let all_blank = found.iter().all(|found| *found == MemberContent::Blank);
         return if all_blank { Ok(MembersFound::Create(None)) } else { missing(0) };
     };
     for (place, found) in found.iter().enumerate() {
-        let Found::Member(header, _) = found else {
+        let MemberContent::Member(header, _) = found else {
             if volume.unfinished {
                 continue;
             }
@@ -227,22 +227,25 @@ mod tests {
         Header { volume: [7; 16], members: 3, member, chunk_bytes: CHUNK, unfinished: false }
     }
 
-    fn members() -> Vec<Found> {
+    fn members() -> Vec<MemberContent> {
         (0..3)
             .map(|member| {
-                Found::Member(header(member), (member == 0).then_some(HeaderState::Closed(9)))
+                MemberContent::Member(
+                    header(member),
+                    (member == 0).then_some(HeaderState::Closed(9)),
+                )
             })
             .collect()
     }
 
-    fn refusal(found: &[Found]) -> String {
+    fn refusal(found: &[MemberContent]) -> String {
         judge(found, CHUNK).unwrap_err()
     }
 
     #[test]
     fn parses_what_it_encodes() {
         for state in [None, Some(HeaderState::Closed(5)), Some(HeaderState::Open(u64::MAX))] {
-            assert_eq!(parse(&header(2).encode(state)), Found::Member(header(2), state));
+            assert_eq!(parse(&header(2).encode(state)), MemberContent::Member(header(2), state));
         }
     }
 
@@ -266,7 +269,10 @@ mod tests {
 
     #[test]
     fn nothing_is_to_become_a_volume() {
-        assert_eq!(judge(&[Found::Blank, Found::Blank], CHUNK), Ok(MembersFound::Create(None)));
+        assert_eq!(
+            judge(&[MemberContent::Blank, MemberContent::Blank], CHUNK),
+            Ok(MembersFound::Create(None))
+        );
     }
 
     #[test]
@@ -275,10 +281,10 @@ mod tests {
         swapped.swap(1, 2);
         assert_eq!(refusal(&swapped), "member 2 is given in the place of member 1");
         let mut foreign = members();
-        foreign[2] = Found::Member(Header { volume: [8; 16], ..header(2) }, None);
+        foreign[2] = MemberContent::Member(Header { volume: [8; 16], ..header(2) }, None);
         assert_eq!(refusal(&foreign), "member 2 belongs to another volume than member 0");
         let mut lost = members();
-        lost[1] = Found::Blank;
+        lost[1] = MemberContent::Blank;
         assert!(refusal(&lost).starts_with("member 1 is missing"));
         assert_eq!(refusal(&members()[..2]), "the volume has 3 members, 2 are given");
         let wrong_chunk = judge(&members(), 2 * CHUNK).unwrap_err();
@@ -291,14 +297,16 @@ mod tests {
     #[test]
     fn a_creation_that_was_cut_off_is_resumed_and_a_lost_first_member_is_not() {
         let mut cut_off = members();
-        cut_off[0] =
-            Found::Member(Header { unfinished: true, ..header(0) }, Some(HeaderState::Closed(0)));
-        cut_off[2] = Found::Blank;
+        cut_off[0] = MemberContent::Member(
+            Header { unfinished: true, ..header(0) },
+            Some(HeaderState::Closed(0)),
+        );
+        cut_off[2] = MemberContent::Blank;
         assert_eq!(judge(&cut_off, CHUNK), Ok(MembersFound::Create(Some([7; 16]))));
-        cut_off[1] = Found::Member(Header { volume: [8; 16], ..header(1) }, None);
+        cut_off[1] = MemberContent::Member(Header { volume: [8; 16], ..header(1) }, None);
         assert_eq!(refusal(&cut_off), "member 1 belongs to another volume than member 0");
         let mut lost = members();
-        lost[0] = Found::Blank;
+        lost[0] = MemberContent::Blank;
         assert!(refusal(&lost).starts_with("member 0 is missing"));
     }
 
@@ -307,7 +315,7 @@ mod tests {
         fn garbage_is_no_member(
             block in proptest::collection::vec(any::<u8>(), 0..HEADER_BYTES + 1)
         ) {
-            prop_assert!(!matches!(parse(&block), Found::Member(..)));
+            prop_assert!(!matches!(parse(&block), MemberContent::Member(..)));
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct MutexGuard<'a, T> {
     value: Option<std::sync::MutexGuard<'a, T>>,
     /// The task that holds the lock, and the lock.
     #[cfg(any(test, feature = "sim"))]
-    held: Option<(world::Task, &'a Mutex<T>)>,
+    held: Option<(world::WorldTask, &'a Mutex<T>)>,
 }
 
 impl<T> Mutex<T> {
@@ -46,7 +46,7 @@ impl<T> Mutex<T> {
     }
 
     #[cfg(any(test, feature = "sim"))]
-    fn lock_in(&self, task: world::Task) -> MutexGuard<'_, T> {
+    fn lock_in(&self, task: world::WorldTask) -> MutexGuard<'_, T> {
         use std::sync::TryLockError;
         task.may_be_preempted();
         let value = loop {
@@ -215,7 +215,7 @@ pub(crate) fn nap(time: Duration) {
 pub(crate) enum JoinHandle {
     System(std::thread::JoinHandle<()>),
     #[cfg(any(test, feature = "sim"))]
-    Simulated(world::Handle<()>),
+    Simulated(world::WorldThread<()>),
 }
 
 impl JoinHandle {

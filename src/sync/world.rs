@@ -23,11 +23,11 @@ const PREEMPTED_ONE_IN: u64 = 4;
 /// The most simulated time of one turn, so that sleepers wake between the turns of others.
 const TURN_MAX_NANOS: u64 = 2_000;
 
-thread_local!(static HERE: RefCell<Option<Task>> = const { RefCell::new(None) });
+thread_local!(static HERE: RefCell<Option<WorldTask>> = const { RefCell::new(None) });
 
 /// A thread of a world.
 #[derive(Clone, Debug)]
-pub(crate) struct Task {
+pub(crate) struct WorldTask {
     world: Arc<World>,
     id: usize,
 }
@@ -35,15 +35,15 @@ pub(crate) struct Task {
 /// The state that the threads of a world share.
 #[derive(Debug)]
 struct World {
-    state: Mutex<State>,
+    state: Mutex<WorldState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WorldState {
     seed: u64,
     random: fastrand::Rng,
     now_nanos: u64,
-    tasks: Vec<Entry>,
+    tasks: Vec<WorldEntry>,
     running: usize,
     /// The addresses of the locks that tasks hold.
     held: HashSet<usize>,
@@ -55,7 +55,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WorldEntry {
     turn: Arc<Condvar>,
     status: Status,
 }
@@ -74,7 +74,7 @@ enum Status {
 
 /// The result of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct WorldResult {
     pub elapsed: Duration,
     /// A digest of all events, in order.
     pub digest: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Ended {
 
 /// A thread of this world that can be joined.
 #[derive(Debug)]
-pub(crate) struct Handle<T> {
+pub(crate) struct WorldThread<T> {
     id: usize,
     result: Arc<Mutex<Option<std::thread::Result<T>>>>,
 }
@@ -100,20 +100,20 @@ pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
 ///
 /// With the first panic that was [found](Task::found), or that of `main`; and if all threads wait
 /// for each other.
-pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
+pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, WorldResult) {
     assert!(current().is_none(), "a world inside a world");
-    let state = State {
+    let state = WorldState {
         seed,
         random: fastrand::Rng::with_seed(seed),
         now_nanos: 0,
-        tasks: vec![Entry { turn: Arc::default(), status: Status::Ready }],
+        tasks: vec![WorldEntry { turn: Arc::default(), status: Status::Ready }],
         running: 0,
         held: HashSet::new(),
         digest: seed,
         broken: false,
         found: None,
     };
-    let me = Task { world: Arc::new(World { state: Mutex::new(state) }), id: 0 };
+    let me = WorldTask { world: Arc::new(World { state: Mutex::new(state) }), id: 0 };
     HERE.set(Some(me.clone()));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let result = main();
@@ -130,7 +130,7 @@ pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
     match state.found.take().map_or(result, Err) {
         Ok(result) => {
             let elapsed = Duration::from_nanos(state.now_nanos);
-            (result, Ended { elapsed, digest: state.digest })
+            (result, WorldResult { elapsed, digest: state.digest })
         }
         Err(panic) => {
             state.broken = true;
@@ -141,14 +141,14 @@ pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
 }
 
 /// The task of the calling thread, if it belongs to a world.
-pub(crate) fn current() -> Option<Task> {
+pub(crate) fn current() -> Option<WorldTask> {
     // Other thread-locals may be dropped after `HERE`.
     HERE.try_with(|here| here.borrow().clone()).ok().flatten()
 }
 
 /// Runs `work` as if the calling thread were in no world.
 pub(crate) fn outside<R>(work: impl FnOnce() -> R) -> R {
-    struct Back(Option<Task>);
+    struct Back(Option<WorldTask>);
     impl Drop for Back {
         fn drop(&mut self) {
             HERE.set(self.0.take());
@@ -158,8 +158,8 @@ pub(crate) fn outside<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-impl Task {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl WorldTask {
+    fn state(&self) -> MutexGuard<'_, WorldState> {
         self.world.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -239,10 +239,10 @@ impl Task {
         &self,
         name: &str,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> io::Result<Handle<T>> {
+    ) -> io::Result<WorldThread<T>> {
         let id = {
             let mut state = self.state();
-            state.tasks.push(Entry { turn: Arc::default(), status: Status::Ready });
+            state.tasks.push(WorldEntry { turn: Arc::default(), status: Status::Ready });
             state.tasks.len() - 1
         };
         let new = Self { world: self.world.clone(), id };
@@ -262,7 +262,7 @@ impl Task {
         std::thread::Builder::new().name(name.into()).spawn(body).inspect_err(|_| {
             self.state().tasks[id].status = Status::Ended;
         })?;
-        Ok(Handle { id, result })
+        Ok(WorldThread { id, result })
     }
 
     /// Waits until a task has ended.
@@ -288,7 +288,7 @@ impl Task {
     }
 
     /// Draws the next task to run.
-    fn pass_on(&self, state: &mut State) {
+    fn pass_on(&self, state: &mut WorldState) {
         state.now_nanos += state.random.u64(..TURN_MAX_NANOS);
         let next = state.draw().or_else(|| {
             let asleep = state.tasks.iter().filter_map(|entry| match entry.status {
@@ -312,7 +312,7 @@ impl Task {
         }
     }
 
-    fn await_turn(&self, mut state: MutexGuard<'_, State>) {
+    fn await_turn(&self, mut state: MutexGuard<'_, WorldState>) {
         let turn = state.tasks[self.id].turn.clone();
         while state.running != self.id || state.broken {
             if state.broken && self.id == 0 {
@@ -325,7 +325,7 @@ impl Task {
     }
 
     /// Reports a deadlock: the main thread panics, the others stay blocked.
-    fn dead_lock(&self, state: &mut State) {
+    fn dead_lock(&self, state: &mut WorldState) {
         // The main thread may not get to report it: the values that it drops while unwinding may
         // also wait.
         eprintln!(
@@ -342,10 +342,10 @@ fn ended(id: usize) -> usize {
     usize::MAX - id
 }
 
-impl State {
+impl WorldState {
     fn draw(&mut self) -> Option<usize> {
         let now = self.now_nanos;
-        let can_go_on = |entry: &Entry| match entry.status {
+        let can_go_on = |entry: &WorldEntry| match entry.status {
             Status::Ready => true,
             Status::Asleep(until) | Status::WaitingUntil(_, until) => until <= now,
             Status::Waiting(_) | Status::Ended => false,
@@ -361,7 +361,7 @@ impl State {
     }
 
     fn wake(&mut self, address: usize) {
-        let waits_for_it = |entry: &&mut Entry| match entry.status {
+        let waits_for_it = |entry: &&mut WorldEntry| match entry.status {
             Status::Waiting(on) | Status::WaitingUntil(on, _) => on == address,
             Status::Ready | Status::Asleep(_) | Status::Ended => false,
         };
@@ -374,7 +374,7 @@ impl State {
     }
 }
 
-impl<T> Handle<T> {
+impl<T> WorldThread<T> {
     /// Waits until the thread has ended, and returns its result or its panic.
     ///
     /// # Panics
@@ -393,12 +393,12 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-    fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Handle<T> {
+    fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> WorldThread<T> {
         current().expect("in a world").spawn("test", work).expect("a thread")
     }
 
     /// The observations of some threads that take a lock in turn, and the digest.
-    fn race(seed: u64) -> (Vec<u64>, Ended) {
+    fn race(seed: u64) -> (Vec<u64>, WorldResult) {
         run(seed, || {
             let seen = Arc::new(Mutex::new(Vec::new()));
             let tasks: Vec<_> = (0..4)

@@ -27,7 +27,7 @@ struct RawExtent {
 
 /// `struct fiemap` with room for `N` extents.
 #[repr(C)]
-struct Request<const N: usize> {
+struct FiemapRequest<const N: usize> {
     start: u64,
     length: u64,
     flags: u32,
@@ -62,7 +62,7 @@ pub(crate) fn places<const N: usize>(
     fd: BorrowedFd<'_>,
     range: Range<u64>,
 ) -> io::Result<(u64, SmallVec<[MappedExtent; 1]>)> {
-    let mut request = Request::<N> {
+    let mut request = FiemapRequest::<N> {
         start: range.start,
         length: range.end - range.start,
         flags: FIEMAP_FLAG_SYNC,
@@ -88,9 +88,9 @@ impl RawExtent {
     }
 }
 
-fn map(fd: BorrowedFd<'_>, start: u64) -> io::Result<Box<Request<BATCH>>> {
+fn map(fd: BorrowedFd<'_>, start: u64) -> io::Result<Box<FiemapRequest<BATCH>>> {
     // 14 KiB, too large for a small stack: it is built on the heap.
-    let mut request: Box<Request<BATCH>> = zeroed();
+    let mut request: Box<FiemapRequest<BATCH>> = zeroed();
     request.start = start;
     request.length = u64::MAX - start;
     request.flags = FIEMAP_FLAG_SYNC;
@@ -99,7 +99,7 @@ fn map(fd: BorrowedFd<'_>, start: u64) -> io::Result<Box<Request<BATCH>>> {
     Ok(request)
 }
 
-fn fill<const N: usize>(fd: BorrowedFd<'_>, request: &mut Request<N>) -> io::Result<()> {
+fn fill<const N: usize>(fd: BorrowedFd<'_>, request: &mut FiemapRequest<N>) -> io::Result<()> {
     // _IOWR('f', 11, struct fiemap), with the size of the 32 bytes before the extents.
     const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
     // SAFETY: the request has the kernel's layout, and contains the capacity of its extent array.
@@ -107,12 +107,12 @@ fn fill<const N: usize>(fd: BorrowedFd<'_>, request: &mut Request<N>) -> io::Res
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn zeroed() -> Box<Request<BATCH>> {
-    let layout = std::alloc::Layout::new::<Request<BATCH>>();
+fn zeroed() -> Box<FiemapRequest<BATCH>> {
+    let layout = std::alloc::Layout::new::<FiemapRequest<BATCH>>();
     // SAFETY: the layout is not empty. The memory comes from the global allocator with that layout.
     // Zeros are a valid request: it has only numbers.
     unsafe {
-        let memory = std::alloc::alloc_zeroed(layout).cast::<Request<BATCH>>();
+        let memory = std::alloc::alloc_zeroed(layout).cast::<FiemapRequest<BATCH>>();
         if memory.is_null() {
             std::alloc::handle_alloc_error(layout);
         }

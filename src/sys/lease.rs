@@ -21,7 +21,7 @@ const SIGNAL: libc::c_int = libc::SIGURG;
 
 /// `struct f_owner_ex` of fcntl.h.
 #[repr(C)]
-struct Owner {
+struct DescriptorOwner {
     kind: libc::c_int,
     id: libc::pid_t,
 }
@@ -70,8 +70,10 @@ impl<'a> Lease<'a> {
     pub fn take(fd: BorrowedFd<'a>) -> Result<Self, Refused> {
         // The signal goes to this thread only, which consumes it before delivery.
         let mut blocked = Blocked::new();
-        let owner =
-            Owner { kind: F_OWNER_TID, id: rustix::thread::gettid().as_raw_nonzero().get() };
+        let owner = DescriptorOwner {
+            kind: F_OWNER_TID,
+            id: rustix::thread::gettid().as_raw_nonzero().get(),
+        };
         // SAFETY: F_SETOWN_EX reads one structure with the kernel's layout, which outlives the
         // call.
         let owned = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &owner) };

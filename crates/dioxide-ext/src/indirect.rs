@@ -37,7 +37,7 @@ pub enum Found {
 
 /// The state of a table on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TableState {
     /// The same pointers.
     Stored,
     /// Other pointers: the table is already part of the file.
@@ -49,7 +49,7 @@ enum State {
 #[derive(Clone, Debug)]
 struct Table {
     pointers: Vec<u32>,
-    state: State,
+    state: TableState,
 }
 
 /// The known part of a file's map.
@@ -118,7 +118,7 @@ impl Map {
     pub fn learn(&mut self, table: u32, pointers: Vec<u32>) -> Result<(), u32> {
         assert_eq!(pointers.len() as u64, self.fanout);
         self.reserve(&ranges(named(&pointers))).map_err(|block| block as u32)?;
-        self.tables.insert(table, Table { pointers, state: State::Stored });
+        self.tables.insert(table, Table { pointers, state: TableState::Stored });
         Ok(())
     }
 
@@ -268,7 +268,7 @@ impl Map {
     }
 
     fn add_table(&mut self, block: u32) -> u32 {
-        let table = Table { pointers: vec![0; self.fanout as usize], state: State::New };
+        let table = Table { pointers: vec![0; self.fanout as usize], state: TableState::New };
         self.tables.insert(block, table);
         block
     }
@@ -350,10 +350,10 @@ impl Map {
     pub fn take_changed(&mut self) -> (Tables, Tables) {
         let (mut new, mut changed) = (Vec::new(), Vec::new());
         for (block, table) in &mut self.tables {
-            let list = match std::mem::replace(&mut table.state, State::Stored) {
-                State::Stored => continue,
-                State::New => &mut new,
-                State::Changed => &mut changed,
+            let list = match std::mem::replace(&mut table.state, TableState::Stored) {
+                TableState::Stored => continue,
+                TableState::New => &mut new,
+                TableState::Changed => &mut changed,
             };
             list.push((*block, table.pointers.clone()));
         }
@@ -363,8 +363,8 @@ impl Map {
 
 impl Table {
     fn change(&mut self) {
-        if self.state == State::Stored {
-            self.state = State::Changed;
+        if self.state == TableState::Stored {
+            self.state = TableState::Changed;
         }
     }
 }

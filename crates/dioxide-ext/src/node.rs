@@ -23,7 +23,7 @@ const SMALL_FILE_BYTES_MAX: u64 = i32::MAX as u64;
 pub(crate) struct Node {
     pub volume: Arc<Volume>,
     pub number: u32,
-    state: Mutex<State>,
+    state: Mutex<NodeState>,
     filling: Mutex<()>,
     syncing: Mutex<()>,
     /// Reads in flight. A read-only handle may still read blocks from before a truncate.
@@ -44,7 +44,7 @@ enum Behind {
 }
 
 #[derive(Debug)]
-struct State {
+struct NodeState {
     inode: Inode,
     map: Map,
     behind: Behind,
@@ -64,7 +64,7 @@ impl Node {
         }
         let map = Map::new(roots, volume.geometry.fanout(), &others)
             .map_err(|block| twice(number, block))?;
-        let state = State { inode, map, behind: Behind::Nothing, freed: Vec::new() };
+        let state = NodeState { inode, map, behind: Behind::Nothing, freed: Vec::new() };
         Ok(Self {
             volume,
             number,
@@ -279,7 +279,7 @@ struct Taken {
     sectors: u32,
 }
 
-impl State {
+impl NodeState {
     fn runs(&mut self, node: &Node, range: Range<u64>) -> io::Result<Vec<Run>> {
         let mut runs = Vec::new();
         let mut start = range.start;

@@ -37,20 +37,20 @@ impl Part {
 /// dropped.
 #[derive(Debug)]
 pub struct Ahead {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRead>,
     thread: Option<JoinHandle<()>>,
     /// The process of the thread. A child of a fork has no such thread.
     owner: Owner,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedRead {
+    state: Mutex<ReadState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ReadState {
     #[default]
     Idle,
     Begun(Part),
@@ -59,35 +59,37 @@ enum State {
     Ended,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedRead {
+    fn lock(&self) -> MutexGuard<'_, ReadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: ReadState) {
         *self.lock() = state;
         self.changed.notify_all();
     }
 
     fn serve(&self) {
-        let is_waiting = |state: &mut State| matches!(state, State::Idle | State::Done(_));
+        let is_waiting =
+            |state: &mut ReadState| matches!(state, ReadState::Idle | ReadState::Done(_));
         loop {
             let state = self.changed.wait_while(self.lock(), is_waiting);
             let mut state = state.unwrap_or_else(PoisonError::into_inner);
-            let State::Begun(mut part) = mem::replace(&mut *state, State::Reading) else {
+            let ReadState::Begun(mut part) = mem::replace(&mut *state, ReadState::Reading) else {
                 return;
             };
             drop(state);
             part.read();
-            self.set(State::Done(part));
+            self.set(ReadState::Done(part));
         }
     }
 
     fn take(&self) -> Option<Part> {
-        let is_running = |state: &mut State| matches!(state, State::Begun(_) | State::Reading);
+        let is_running =
+            |state: &mut ReadState| matches!(state, ReadState::Begun(_) | ReadState::Reading);
         let state = self.changed.wait_while(self.lock(), is_running);
         match mem::take(&mut *state.unwrap_or_else(PoisonError::into_inner)) {
-            State::Done(part) => Some(part),
+            ReadState::Done(part) => Some(part),
             _ => None,
         }
     }
@@ -111,7 +113,7 @@ impl Ahead {
             self.owner = Owner::current();
         }
         if self.thread.is_some() {
-            self.shared.set(State::Begun(part));
+            self.shared.set(ReadState::Begun(part));
         }
         self.thread.is_some()
     }
@@ -135,7 +137,7 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         self.take();
         if let Some(thread) = self.thread.take() {
-            self.shared.set(State::Ended);
+            self.shared.set(ReadState::Ended);
             // It does not panic.
             let _ = thread.join();
         }

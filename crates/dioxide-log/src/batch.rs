@@ -188,7 +188,7 @@ impl Batch {
 mod tests {
     use super::*;
     use crate::format::frame::checksum_of;
-    use crate::format::scan::{Ending, Scan, Step};
+    use crate::format::scan::{Ending, Scan, ScanStep};
     use crate::format::{Content, LogId};
     use crate::storage::Storage;
     use crate::storage::memory::Memory;
@@ -235,7 +235,7 @@ mod tests {
             batch = next;
         }
         let mut scan = Scan::new(batch.header());
-        assert_eq!(scan.step(&disk[4096..]), Step::Ended(Ending::Open));
+        assert_eq!(scan.step(&disk[4096..]), ScanStep::Ended(Ending::Open));
         assert_eq!((scan.end(), scan.into_index().next()), (batch.end(), Lsn(lsn)));
     }
 

@@ -50,9 +50,9 @@ use std::time::Instant;
 /// - A log without its newest segment looks like a log that ends before it. Copy a directory as a
 ///   whole, while no writer has it.
 #[derive(Clone)]
-pub struct Log(Arc<Open>);
+pub struct Log(Arc<OpenLog>);
 
-struct Open {
+struct OpenLog {
     writer: Arc<Writer>,
     state: Mutex<OpenState>,
     /// The process that opened the log. A child has its memory, but not its threads.
@@ -126,7 +126,7 @@ impl LogOptions {
         let writer = Arc::new(Writer::new(storage, self.clone(), recovered, pool.bell())?);
         pool.join(&writer);
         let state = Mutex::new(OpenState::Open(pool));
-        Ok(Log(Arc::new(Open { writer, state, owner: Owner::current() })))
+        Ok(Log(Arc::new(OpenLog { writer, state, owner: Owner::current() })))
     }
 }
 
@@ -381,7 +381,7 @@ impl Log {
     }
 }
 
-impl Open {
+impl OpenLog {
     /// Whether the log was closed. Waits for a close that is running.
     fn is_closed(&self) -> bool {
         matches!(*self.state.lock().unwrap_or_else(PoisonError::into_inner), OpenState::Closed(_))
@@ -406,7 +406,7 @@ fn close(writer: &Arc<Writer>, state: &mut OpenState) -> Result<()> {
     result
 }
 
-impl Drop for Open {
+impl Drop for OpenLog {
     fn drop(&mut self) {
         if !self.owner.is_current() {
             // The log is its parent's.

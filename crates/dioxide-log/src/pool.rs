@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lsn::Lsn;
 use crate::storage::Segment;
 use crate::threads;
-use crate::writer::{State, Writer, now};
+use crate::writer::{Writer, WriterState, now};
 use dioxide::Owner;
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -205,7 +205,7 @@ fn work_once(writer: &Arc<Writer>) -> bool {
     true
 }
 
-fn next_job(writer: &Writer, state: &mut State) -> Option<Job> {
+fn next_job(writer: &Writer, state: &mut WriterState) -> Option<Job> {
     let number = state.chain().back().expect("a log has a segment").header.number;
     let wanted = std::mem::take(&mut state.pool.wanted);
     let left = writer.options.left_by(Purpose::Records);
@@ -229,7 +229,7 @@ fn next_job(writer: &Writer, state: &mut State) -> Option<Job> {
 }
 
 /// The LSN below which the options retain nothing, if that frees a segment.
-fn not_retained(writer: &Writer, state: &State) -> Option<Lsn> {
+fn not_retained(writer: &Writer, state: &WriterState) -> Option<Lsn> {
     if state.has_ended() {
         return None;
     }

@@ -10,7 +10,7 @@
 use crate::error::{Error, Result};
 use crate::format::frame::{self, HEADER_BYTES, Home};
 use crate::format::header::{Found, Header};
-use crate::format::scan::{Ending, Looked, Remnant, Scan, Search, Step};
+use crate::format::scan::{Ending, Looked, Remnant, Scan, ScanStep, Search};
 use crate::format::{BLOCK_BYTES, Content, LogId, block_of, is_segment_size};
 use crate::index::Index;
 use crate::lsn::Lsn;
@@ -340,12 +340,12 @@ pub fn follow(scan: &mut Scan, segment: &Arc<dyn Segment>, window: &mut Window) 
         let rest = window.from(scan.offset());
         let is_last = (rest.len() as u64) < needed;
         match scan.step(rest) {
-            Step::More(_) if is_last => {
+            ScanStep::More(_) if is_last => {
                 let reason = "the segment is shorter than its header says";
                 return Err(Error::corrupt(segment.path(), segment.bytes(), reason));
             }
-            Step::More(bytes) => needed = bytes,
-            Step::Ended(ending) => return Ok(ending),
+            ScanStep::More(bytes) => needed = bytes,
+            ScanStep::Ended(ending) => return Ok(ending),
         }
     }
 }

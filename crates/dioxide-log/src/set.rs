@@ -36,9 +36,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// [`close`](Self::close) reports whether closing succeeded. Dropping the last clone of the set
 /// closes all logs as well, and logs an error.
 #[derive(Clone)]
-pub struct LogSet(Arc<Open>);
+pub struct LogSet(Arc<OpenSet>);
 
-struct Open {
+struct OpenSet {
     set: Arc<Set>,
     /// The process that opened the set. A child has its memory, but not its thread.
     owner: Owner,
@@ -79,7 +79,7 @@ impl LogOptions {
         let options = self.clone().spare_segments(0);
         let (logs, closed) = Default::default();
         let set = Arc::new(Set { options, dir, pool, logs, closed });
-        Ok(LogSet(Arc::new(Open { set, owner: Owner::current() })))
+        Ok(LogSet(Arc::new(OpenSet { set, owner: Owner::current() })))
     }
 }
 
@@ -212,7 +212,7 @@ impl Set {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenSet {
     fn drop(&mut self) {
         if !self.owner.is_current() {
             // The logs are those of its parent.
@@ -243,7 +243,7 @@ mod tests {
     use crate::lsn::Lsn;
     use crate::storage::dir::{segment_name, segment_names};
     use crate::storage::set_dir::POOL;
-    use crate::storage::steps::Step;
+    use crate::storage::steps::StorageStep;
     use std::fs;
     use std::io;
     use std::path::PathBuf;
@@ -261,7 +261,7 @@ mod tests {
     struct PowerCut {
         state: Mutex<Taken>,
         /// The kinds of steps that it only seems to take.
-        skips: fn(&Step<'_>) -> bool,
+        skips: fn(&StorageStep<'_>) -> bool,
     }
 
     #[derive(Debug)]
@@ -286,7 +286,7 @@ mod tests {
     type Renamed = (PathBuf, PathBuf, [bool; 2]);
 
     impl PowerCut {
-        fn new(left: u64, unstable: Unstable, skips: fn(&Step<'_>) -> bool) -> Arc<Self> {
+        fn new(left: u64, unstable: Unstable, skips: fn(&StorageStep<'_>) -> bool) -> Arc<Self> {
             let taken = Taken { left, has_failed: false, fails: None, unstable };
             Arc::new(Self { state: Mutex::new(taken), skips })
         }
@@ -323,7 +323,7 @@ mod tests {
     }
 
     impl Steps for PowerCut {
-        fn take(&self, step: Step<'_>) -> Result<()> {
+        fn take(&self, step: StorageStep<'_>) -> Result<()> {
             let mut state = locked(&self.state);
             let Some(left) = state.left.checked_sub(1) else {
                 state.has_failed = true;
@@ -338,17 +338,17 @@ mod tests {
                     return Err(Error::system("change", Path::new("set"), error));
                 }
             }
-            let is_new = matches!(step, Step::Create(dir) if !dir.exists());
+            let is_new = matches!(step, StorageStep::Create(dir) if !dir.exists());
             if (self.skips)(&step) {
                 return Ok(());
             }
             FileSystem.take(step)?;
             match step {
-                Step::Rename { from, to } => {
+                StorageStep::Rename { from, to } => {
                     state.unstable.renamed.push((from.into(), to.into(), [false; 2]));
                 }
-                Step::Create(dir) if is_new => state.unstable.created.push(dir.into()),
-                Step::Sync(dir) => {
+                StorageStep::Create(dir) if is_new => state.unstable.created.push(dir.into()),
+                StorageStep::Sync(dir) => {
                     let Unstable { renamed, created } = &mut state.unstable;
                     for (from, to, synced) in renamed.iter_mut() {
                         synced[0] |= from.parent() == Some(dir);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     /// A program over several lives, each of which ends before some step. Fails with a description.
-    fn play(seed: u64, skips: fn(&Step<'_>) -> bool) -> Result<(), String> {
+    fn play(seed: u64, skips: fn(&StorageStep<'_>) -> bool) -> Result<(), String> {
         let mut rng = fastrand::Rng::with_seed(seed);
         // In memory: the steps say what is stable.
         let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -521,7 +521,8 @@ mod tests {
     #[test]
     fn a_segment_that_keeps_its_header_is_corrupt_in_another_log() {
         let errors = (0..SEEDS).filter_map(|seed| {
-            play(seed, |step| matches!(step, Step::Head { block, .. } if block[0] == 0)).err()
+            play(seed, |step| matches!(step, StorageStep::Head { block, .. } if block[0] == 0))
+                .err()
         });
         let foreign = |error: &String| error.contains("a segment of log");
         assert!(errors.filter(foreign).count() > SEEDS as usize / 4);
@@ -530,7 +531,7 @@ mod tests {
     /// The control: names that are not synced lose records.
     #[test]
     fn names_that_are_not_synced_lose_logs() {
-        let lost = |seed: &u64| play(*seed, |step| matches!(step, Step::Sync(_))).is_err();
+        let lost = |seed: &u64| play(*seed, |step| matches!(step, StorageStep::Sync(_))).is_err();
         assert!((0..SEEDS).filter(lost).count() > SEEDS as usize / 4);
     }
 
@@ -541,15 +542,15 @@ mod tests {
     #[derive(Debug, Default)]
     struct Fault {
         /// Which steps fail. The flag says whether there was a renaming before.
-        fails: Option<fn(&Step<'_>, bool) -> bool>,
+        fails: Option<fn(&StorageStep<'_>, bool) -> bool>,
         is_renamed: bool,
         /// Only the first fails.
         once: bool,
-        waits: Option<fn(&Step<'_>) -> bool>,
+        waits: Option<fn(&StorageStep<'_>) -> bool>,
     }
 
     impl Faulty {
-        fn set(&self, fails: fn(&Step<'_>, bool) -> bool, once: bool) {
+        fn set(&self, fails: fn(&StorageStep<'_>, bool) -> bool, once: bool) {
             *locked(&self.0) = Fault { fails: Some(fails), once, ..Fault::default() };
         }
 
@@ -559,7 +560,7 @@ mod tests {
     }
 
     impl Steps for Faulty {
-        fn take(&self, step: Step<'_>) -> Result<()> {
+        fn take(&self, step: StorageStep<'_>) -> Result<()> {
             while locked(&self.0).waits.is_some_and(|waits| waits(&step)) {
                 thread::yield_now();
             }
@@ -570,7 +571,7 @@ mod tests {
                 }
                 return Err(Error::system("change", Path::new("set"), io::Error::other("a fault")));
             }
-            fault.is_renamed |= matches!(step, Step::Rename { .. });
+            fault.is_renamed |= matches!(step, StorageStep::Rename { .. });
             drop(fault);
             FileSystem.take(step)
         }
@@ -597,12 +598,14 @@ mod tests {
     /// They were left in a directory where no log found them until the next open.
     #[test]
     fn a_step_that_fails_leaves_no_segment_behind() {
-        let kinds: [fn(&Step<'_>, bool) -> bool; 4] = [
-            |step, _| matches!(step, Step::Head { .. }),
-            |step, _| matches!(step, Step::Rename { .. }),
-            |step, is_renamed| is_renamed && matches!(step, Step::Sync(dir) if dir.ends_with(POOL)),
+        let kinds: [fn(&StorageStep<'_>, bool) -> bool; 4] = [
+            |step, _| matches!(step, StorageStep::Head { .. }),
+            |step, _| matches!(step, StorageStep::Rename { .. }),
             |step, is_renamed| {
-                is_renamed && matches!(step, Step::Sync(dir) if !dir.ends_with(POOL))
+                is_renamed && matches!(step, StorageStep::Sync(dir) if dir.ends_with(POOL))
+            },
+            |step, is_renamed| {
+                is_renamed && matches!(step, StorageStep::Sync(dir) if !dir.ends_with(POOL))
             },
         ];
         for (kind, fails) in kinds.into_iter().enumerate() {
@@ -647,7 +650,7 @@ mod tests {
             fill(&set.log(name).expect("a new log"));
             set.log(name).and_then(Log::close).expect("it closes");
         }
-        steps.set(|step, _| matches!(step, Step::Head { .. }), false);
+        steps.set(|step, _| matches!(step, StorageStep::Head { .. }), false);
         set.remove("a").expect("it is removed");
         assert_eq!(set.names().expect("names"), ["b"]);
         set.close().expect("it closes");
@@ -669,7 +672,7 @@ mod tests {
         set.log("x").and_then(Log::close).and_then(|()| set.remove("x")).expect("it is removed");
         let log = set.log("a").expect("a new log");
         locked(&steps.0).waits = Some(
-            |step| matches!(step, Step::Rename { to, .. } if to.to_string_lossy().contains("/a/")),
+            |step| matches!(step, StorageStep::Rename { to, .. } if to.to_string_lossy().contains("/a/")),
         );
         // The thread of the set takes a segment ahead, which does not end.
         log.append(&[1; 50_000]).expect("it is appended");

@@ -68,7 +68,7 @@ pub struct Writer {
     pub id: LogId,
     pub segment_bytes: u64,
     pub report: Report,
-    state: Mutex<State>,
+    state: Mutex<WriterState>,
     /// A batch was taken, a segment became free, or an exclusive change ended.
     room: Condvar,
     /// More records are visible, or the log was closed.
@@ -94,7 +94,7 @@ pub struct Writer {
 
 /// Everything that the lock guards.
 #[derive(Debug)]
-pub struct State {
+pub struct WriterState {
     index: Index,
     /// The segments in use. The last is that of `batch`.
     chain: VecDeque<Member>,
@@ -152,7 +152,7 @@ pub struct Pool {
     pub made_during: u64,
 }
 
-pub type Guard<'a> = MutexGuard<'a, State>;
+pub type Guard<'a> = MutexGuard<'a, WriterState>;
 
 /// Waits whose event has come. They are woken without the lock: a task may do anything then.
 #[derive(Debug, Default)]
@@ -245,7 +245,7 @@ impl Writer {
         rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| Error::system("draw a random number for", storage.path(), error))?;
         let epoch = u64::from_le_bytes(epoch);
-        let state = State {
+        let state = WriterState {
             index,
             chain,
             lowest,
@@ -377,7 +377,7 @@ impl Writer {
         }
     }
 
-    fn add(&self, state: &mut State, records: &[&[u8]], bytes: u64, sums: &[u32]) -> Pushed {
+    fn add(&self, state: &mut WriterState, records: &[&[u8]], bytes: u64, sums: &[u32]) -> Pushed {
         self.witness_flush(state, bytes);
         let pushed = Pushed {
             first: state.index.next(),
@@ -397,7 +397,7 @@ impl Writer {
     /// Without durable writes, threads may append while others flush. Then no frame begins when all
     /// is stable. So the first frame of a batch says how far the segment is, if it fits before
     /// records of this size.
-    fn witness_flush(&self, state: &mut State, bytes: u64) {
+    fn witness_flush(&self, state: &mut WriterState, bytes: u64) {
         let Progress { number, end, .. } = state.stable;
         let is_first = state.batch.is_empty() && state.batch.start() > 0;
         let is_new = number == state.batch.header().number && end > state.witnessed;
@@ -411,13 +411,21 @@ impl Writer {
     }
 
     /// Whether everything before the batch is stable when it is written.
-    fn is_settled(&self, state: &State) -> bool {
+    fn is_settled(&self, state: &WriterState) -> bool {
         // The first batch of a segment follows a flush of the segment before.
         self.is_durable() || state.batch.start() == 0 || state.stable.frames == state.frames
     }
 
     /// Adds one frame to the batch and to the index.
-    fn frame(&self, state: &mut State, kind: Kind, more: bool, lsn: Lsn, payload: &[u8], sum: u32) {
+    fn frame(
+        &self,
+        state: &mut WriterState,
+        kind: Kind,
+        more: bool,
+        lsn: Lsn,
+        payload: &[u8],
+        sum: u32,
+    ) {
         let flags = Flags { stable: state.batch.is_empty() && self.is_settled(state), more };
         let offset = state.batch.push(kind, flags, lsn, payload, sum);
         if flags.stable {
@@ -428,7 +436,7 @@ impl Writer {
         state.frames += 1;
     }
 
-    fn mark(&self, state: &mut State, kind: Kind, lsn: Lsn) {
+    fn mark(&self, state: &mut WriterState, kind: Kind, lsn: Lsn) {
         self.frame(state, kind, false, lsn, &[], checksum_of(&[]));
     }
 
@@ -505,7 +513,7 @@ impl Writer {
     }
 
     /// Completes the segment. The first free one follows.
-    fn end(&self, state: &mut State) {
+    fn end(&self, state: &mut WriterState) {
         state.following = state.pool.free.pop_front();
         let next = state.index.next();
         self.mark(state, Kind::End, next);
@@ -561,7 +569,7 @@ impl Writer {
         Ok(())
     }
 
-    fn give_to_driver(&self, state: &mut State) {
+    fn give_to_driver(&self, state: &mut WriterState) {
         state.driven = true;
         self.driver.notify_one();
     }
@@ -646,7 +654,7 @@ impl Writer {
 
     /// Takes the batch that is being composed, and begins the next one. Returns the segment before,
     /// if the batch is the first of its segment and the segment before is not yet stable.
-    fn take(&self, state: &mut State) -> (Batch, Option<Arc<dyn Segment>>, Progress) {
+    fn take(&self, state: &mut WriterState) -> (Batch, Option<Arc<dyn Segment>>, Progress) {
         let buffer = state.buffers.pop().unwrap_or_else(|| Buffer::zeroed(BUFFER_BYTES));
         let next = if state.batch.ended() {
             let last = state.chain.back().expect("a log has a segment");
@@ -690,7 +698,7 @@ impl Writer {
         segment.write(batch.blocks(), start, self.is_durable())
     }
 
-    fn on_written(&self, state: &mut State, mut progress: Progress) -> Waiting {
+    fn on_written(&self, state: &mut WriterState, mut progress: Progress) -> Waiting {
         // Not when the batch was taken: the truncation may have failed since.
         progress.next = progress.next.min(state.back.max(progress.front));
         state.written = progress;
@@ -701,10 +709,10 @@ impl Writer {
     }
 
     /// Everything up to there is stable. Segments that only records below the front had are free.
-    fn on_stable(&self, state: &mut State, progress: Progress) {
+    fn on_stable(&self, state: &mut WriterState, progress: Progress) {
         if progress.number != state.stable.number {
             let complete = state.stable.number..progress.number;
-            let State { chain, pool, .. } = &mut *state;
+            let WriterState { chain, pool, .. } = &mut *state;
             let complete = chain.iter().filter(|member| complete.contains(&member.header.number));
             pool.resting.extend(complete.map(|member| member.segment.clone()));
         }
@@ -713,7 +721,7 @@ impl Writer {
     }
 
     /// Frees the segments without a record of the front or above.
-    fn free_oldest(&self, state: &mut State) {
+    fn free_oldest(&self, state: &mut WriterState) {
         let Progress { front, number, .. } = state.stable;
         while state.frees(front) && state.chain[1].header.number <= number {
             let member = state.chain.pop_front().expect("two");
@@ -728,7 +736,7 @@ impl Writer {
     }
 
     /// Shows the records that readers may see. Returns the tasks that wait for them.
-    fn show(&self, state: &mut State) -> Waiting {
+    fn show(&self, state: &mut WriterState) -> Waiting {
         let progress = if self.options.read_unsynced { state.written } else { state.stable };
         self.visible.store(progress.next.0, Release);
         self.advanced.notify_all();
@@ -736,7 +744,7 @@ impl Writer {
     }
 
     /// Refuses everything from now on, also the batch that is being composed.
-    fn fail(&self, state: &mut State, error: Error) -> Waiting {
+    fn fail(&self, state: &mut WriterState, error: Error) -> Waiting {
         let first = || {
             self.counters.on_failure(&error);
             Arc::new(error)
@@ -748,7 +756,7 @@ impl Writer {
     }
 
     /// Gives the lead on. Returns the batch whose likely leader gets it.
-    fn hand_over(self: &Arc<Self>, state: &mut State) -> Option<Arc<Ticket>> {
+    fn hand_over(self: &Arc<Self>, state: &mut WriterState) -> Option<Arc<Ticket>> {
         if state.batch.is_empty() || state.failure.is_some() {
             state.leading = false;
             return None;
@@ -1150,7 +1158,7 @@ impl Writer {
     }
 }
 
-impl State {
+impl WriterState {
     /// Fails if the log takes no more.
     pub fn check(&self) -> Result<()> {
         self.check_failure()?;

@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// The versions of a block at a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Versions {
+struct BlockVersions {
     begun: u64,
     /// 0 if none is stable.
     stable: u64,
@@ -23,7 +23,7 @@ struct Versions {
 /// The blocks that were written before a power cut, by file.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    files: BTreeMap<u64, BTreeMap<u64, Versions>>,
+    files: BTreeMap<u64, BTreeMap<u64, BlockVersions>>,
 }
 
 impl Blocks {
@@ -43,7 +43,7 @@ impl Blocks {
         blocks
     }
 
-    fn versions(&mut self, file: u64, block: u64) -> &mut Versions {
+    fn versions(&mut self, file: u64, block: u64) -> &mut BlockVersions {
         self.files.entry(file).or_default().entry(block).or_default()
     }
 
@@ -89,7 +89,7 @@ impl Blocks {
 }
 
 /// The first sector without a version from the last stable one to the last begun one.
-fn wrong(file: u64, block: u64, versions: Versions, content: &[u8]) -> Option<Loss> {
+fn wrong(file: u64, block: u64, versions: BlockVersions, content: &[u8]) -> Option<Loss> {
     let first = block * (BLOCK / SECTOR) as u64;
     content.chunks_exact(SECTOR).zip(first..).find_map(|(sector, part)| {
         let found = Stamp::of(sector).filter(|stamp| (stamp.writer, stamp.part) == (file, part));
@@ -124,7 +124,7 @@ mod tests {
         ];
         let blocks = Blocks::of(&marks);
         let versions = blocks.files[&3][&2];
-        assert_eq!((versions, blocks.kept()), (Versions { begun: 3, stable: 2 }, 1));
+        assert_eq!((versions, blocks.kept()), (BlockVersions { begun: 3, stable: 2 }, 1));
         let is_lost = |content: &[u8]| wrong(3, 2, versions, content).is_some();
         assert!(!is_lost(&block([2; 8])) && !is_lost(&block([3; 8])));
         assert!(!is_lost(&block([2, 3, 2, 3, 3, 3, 3, 3])), "a disk may tear the write in flight");

@@ -50,9 +50,9 @@ fn content(file: u64, part: u64, version: u64) -> Vec<u8> {
 
 /// The last version of each part that a writer has begun.
 #[derive(Default)]
-struct Versions(BTreeMap<u64, u64>);
+struct PartVersions(BTreeMap<u64, u64>);
 
-impl Versions {
+impl PartVersions {
     /// Marks the write of the next version of a part as begun, and returns its bytes.
     fn begin(&mut self, player: &Player<'_>, part: u64) -> (u64, Vec<u8>) {
         let version = self.0.entry(part).or_default();
@@ -95,7 +95,7 @@ fn make_zeros(player: &Player<'_>) -> fs::File {
 }
 
 fn write_durably(player: &Player<'_>, file: &File, writer: u64) {
-    let (mut random, mut versions) = (player.random(writer), Versions::default());
+    let (mut random, mut versions) = (player.random(writer), PartVersions::default());
     for _ in 0..player.records * WRITES_PER_RECORD {
         let part = any_part(&mut random, writer);
         let (version, mut bytes) = versions.begin(player, part);
@@ -106,7 +106,7 @@ fn write_durably(player: &Player<'_>, file: &File, writer: u64) {
 }
 
 fn write_then_sync(player: &Player<'_>, file: &File, writer: u64) {
-    let (mut random, mut versions) = (player.random(writer), Versions::default());
+    let (mut random, mut versions) = (player.random(writer), PartVersions::default());
     for _ in 0..player.records * WRITES_PER_RECORD / 3 {
         let mut written = Vec::new();
         for _ in 0..3 {
@@ -125,7 +125,7 @@ fn write_then_sync(player: &Player<'_>, file: &File, writer: u64) {
 
 /// One write of a part at a time, because two of them have no order.
 fn write_by_queue(player: &Player<'_>, file: &File, writer: u64) {
-    let (mut random, mut versions) = (player.random(writer), Versions::default());
+    let (mut random, mut versions) = (player.random(writer), PartVersions::default());
     let (queue, mut in_flight) = (Queue::new(DEPTH), BTreeSet::new());
     let mut left = player.records * WRITES_PER_RECORD;
     while left > 0 || !in_flight.is_empty() {
@@ -154,7 +154,7 @@ fn write_by_queue(player: &Player<'_>, file: &File, writer: u64) {
 fn write_by_futures(player: &Player<'_>, file: &File, writer: u64) {
     let file = AsyncFile::from(file.try_clone().expect("another handle"));
     let task = async |task: u64| {
-        let mut versions = Versions::default();
+        let mut versions = PartVersions::default();
         let mut random = player.random(writer | task << 4);
         for _ in 0..player.records * WRITES_PER_RECORD / TASKS {
             let of_task = random.below(PARTS / THREADS_OF_A_FILE / TASKS) * TASKS + task;
@@ -177,7 +177,7 @@ pub(crate) fn write_together(player: &Player<'_>) {
     player.together(|writer| {
         // The same for all writers.
         let mut random = player.random(THREADS_OF_A_FILE);
-        let mut versions = Versions::default();
+        let mut versions = PartVersions::default();
         for _ in 0..player.records {
             let first = random.below(PARTS * 512 / BLOCK as u64) * BLOCK as u64;
             let part = part_in(first..first + BLOCK as u64, writer);

@@ -105,14 +105,14 @@ pub fn cancel_here() {
 }
 
 /// The locks that the forking thread holds during a fork.
-struct Held(UnsafeCell<Option<ForkLocks>>);
+struct HeldLocks(UnsafeCell<Option<ForkLocks>>);
 
 // SAFETY: only the thread with the locks of `ForkLocks` accesses it. `before_fork` has them when it
 // writes, and the drop of the taken value unlocks them. A fork of a signal handler inside has no
 // locks: it is counted, and takes no value. Forks of one thread end in the order of their nesting.
-unsafe impl Sync for Held {}
+unsafe impl Sync for HeldLocks {}
 
-static HELD: Held = Held(UnsafeCell::new(None));
+static HELD: HeldLocks = HeldLocks(UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
     // In a signal handler: the interrupted code of this thread may hold the locks.
@@ -120,7 +120,7 @@ extern "C" fn before_fork() {
         return FORKS_INSIDE.set(FORKS_INSIDE.get() + 1);
     }
     let divided = files::before_fork();
-    // SAFETY: this thread has the locks, as `Held` requires.
+    // SAFETY: this thread has the locks, as `HeldLocks` requires.
     unsafe { *HELD.0.get() = Some(divided) };
 }
 
@@ -129,7 +129,7 @@ fn take_held() -> Option<ForkLocks> {
         FORKS_INSIDE.set(FORKS_INSIDE.get() - 1);
         return None;
     }
-    // SAFETY: this thread has the locks, as `Held` requires.
+    // SAFETY: this thread has the locks, as `HeldLocks` requires.
     unsafe { (*HELD.0.get()).take() }
 }
 

@@ -77,14 +77,14 @@ pub fn add(stats: &Stats) {
 }
 
 /// A guard that prevents changes.
-pub struct Held(MutexGuard<'static, Option<Summary>>);
+pub struct HeldSummary(MutexGuard<'static, Option<Summary>>);
 
 /// Locks the summary during a fork.
-pub fn hold() -> Held {
-    Held(summary())
+pub fn hold() -> HeldSummary {
+    HeldSummary(summary())
 }
 
-impl Held {
+impl HeldSummary {
     /// In the child, whose parent reports the events before the fork. Leaks the memory: after a
     /// fork unseen by libc, the allocator may stay locked for ever.
     pub fn forget(&mut self) {

@@ -353,11 +353,11 @@ impl fmt::Debug for Pieces {
 
 /// A directory tree: everything about each entry except its times.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Tree(pub BTreeMap<PathBuf, Entry>);
+pub struct Tree(pub BTreeMap<PathBuf, TreeEntry>);
 
 /// One entry of a [`Tree`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TreeEntry {
     /// Inode number, mode with type, link count and owner.
     pub identity: [u64; 5],
     /// The target of a symlink.
@@ -391,7 +391,7 @@ impl Tree {
                 meta.uid().into(),
                 meta.gid().into(),
             ];
-            self.0.insert(name, Entry { identity, target, content });
+            self.0.insert(name, TreeEntry { identity, target, content });
         }
         Ok(())
     }

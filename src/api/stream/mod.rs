@@ -17,7 +17,7 @@ use crate::buffer::Buffer;
 use crate::engine::queue::settle_own;
 use crate::error::Result;
 use crate::sync::{Condvar, Mutex};
-use reading::Reading;
+use reading::ReaderState;
 use std::future::poll_fn;
 use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ const WINDOW: usize = 8;
 /// Those of [`File::read_at`] and [`File::len`], as [`io::Error`] with the [`Error`](crate::Error)
 /// inside. The position stays, and the next call tries again.
 #[derive(Debug)]
-pub struct Reader(Reading);
+pub struct Reader(ReaderState);
 
 /// Writes a file from front to back: [`Write`] and [`Seek`].
 ///
@@ -189,7 +189,7 @@ fn wait<R>(
 impl Reader {
     /// A reader at offset 0. Takes a [`File`] or an [`AsyncFile`].
     pub fn new(file: impl Into<AsyncFile>) -> Self {
-        Self(Reading::new(file.into()))
+        Self(ReaderState::new(file.into()))
     }
 
     /// Returns the offset of the next byte.

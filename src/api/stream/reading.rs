@@ -12,14 +12,14 @@ use std::task::{Context, Poll, ready};
 use std::{fmt, mem};
 
 /// A read in flight, or its result.
-enum Ahead {
+enum ReadAhead {
     Begun(TransferOf<Arc<AsyncFile>, Chunk>),
     /// In a thread, where the reactor would make one call at a time, or none.
     Called(Blocking<'static, (Result<u64>, Chunk)>),
     Ended(Result<u64>, Chunk),
 }
 
-impl Ahead {
+impl ReadAhead {
     fn new(file: &Arc<AsyncFile>, mut chunk: Chunk, start: u64) -> Self {
         let file = file.clone();
         if !file.is_read_by_calls() {
@@ -44,13 +44,13 @@ impl Ahead {
 }
 
 /// The state of a reader.
-pub(super) struct Reading {
+pub(super) struct ReaderState {
     file: Arc<AsyncFile>,
     position: u64,
     /// The bytes at hand, and their offset. They contain `position`, or end there.
     chunk: Option<(u64, Chunk)>,
     /// The reads behind them, in order, without a gap, and their offsets.
-    ahead: VecDeque<(u64, Ahead)>,
+    ahead: VecDeque<(u64, ReadAhead)>,
     /// The offset behind the last read, or `u64::MAX`: nothing is read ahead of the bytes at hand.
     next: u64,
     /// The length of the file when a read reached it last. Reads show if it was truncated since.
@@ -61,7 +61,7 @@ pub(super) struct Reading {
     process: &'static Process,
 }
 
-impl Reading {
+impl ReaderState {
     pub fn new(file: AsyncFile) -> Self {
         let (file, ahead, free) = (Arc::new(file), VecDeque::new(), Vec::new());
         let (position, chunk, next, len) = (0, None, 0, 0);
@@ -131,7 +131,7 @@ impl Reading {
         let Some((start, first)) = self.ahead.front_mut() else { return Poll::Ready(Ok(false)) };
         ready!(first.poll(context));
         let start = *start;
-        let Some((_, Ahead::Ended(result, mut chunk))) = self.ahead.pop_front() else {
+        let Some((_, ReadAhead::Ended(result, mut chunk))) = self.ahead.pop_front() else {
             unreachable!("it has just ended");
         };
         let read = result.inspect_err(|_| self.forget())? as usize;
@@ -161,7 +161,7 @@ impl Reading {
             let mut chunk = self.free.pop().unwrap_or_else(Chunk::new);
             chunk.len = room.min(left.next_multiple_of(self.unit())) as usize;
             let (start, len) = (self.next, chunk.len as u64);
-            let mut ahead = Ahead::new(&self.file, chunk, start);
+            let mut ahead = ReadAhead::new(&self.file, chunk, start);
             // Whether it has ended already shows when it is the first.
             let _ = ahead.poll(context);
             self.ahead.push_back((start, ahead));
@@ -193,7 +193,7 @@ impl Reading {
     }
 }
 
-impl fmt::Debug for Reading {
+impl fmt::Debug for ReaderState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (file, position) = (self.file.file(), self.position);
         f.debug_struct("Reading").field("file", file).field("position", &position).finish()

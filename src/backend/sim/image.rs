@@ -32,7 +32,7 @@ pub(super) struct Inode {
 
 /// The state of a file system.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Image {
+pub(super) struct FsImage {
     pub names: BTreeMap<String, u64>,
     pub inodes: BTreeMap<u64, Inode>,
 }
@@ -96,7 +96,7 @@ impl Change {
     }
 }
 
-impl Image {
+impl FsImage {
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Create { name, inode } => {

@@ -20,7 +20,7 @@ mod state;
 
 pub(crate) use image::{BLOCK_BYTES, SECTOR_BYTES};
 pub use state::Call;
-pub(crate) use state::Piece;
+pub(crate) use state::CrashChoice;
 
 use super::journal::Journal;
 use super::ring::RingFile;
@@ -28,9 +28,9 @@ use super::{Backend, Job, Places};
 use crate::buffer::Segment;
 use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle, world};
-use image::{Change, Image};
+use image::{Change, FsImage};
 use smallvec::{SmallVec, smallvec};
-use state::{Snapshot, State};
+use state::{DiskState, Snapshot};
 use std::fmt;
 use std::io;
 use std::ops::{Range, RangeInclusive};
@@ -85,14 +85,14 @@ struct Faults {
 
 /// A call in flight.
 #[derive(Debug)]
-struct Begun<P> {
+struct BegunCall<P> {
     fate: io::Result<()>,
     prepared: P,
     /// The duration of the call.
     nanos: u64,
 }
 
-impl<P> Begun<P> {
+impl<P> BegunCall<P> {
     /// Sleeps for the duration of the call.
     fn wait(self) -> Self {
         if let Some(task) = world::current() {
@@ -106,7 +106,7 @@ type Watcher = Box<dyn FnMut() + Send>;
 
 /// A simulated disk.
 pub(crate) struct Device {
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
     watcher: Mutex<Option<Watcher>>,
 }
 
@@ -121,14 +121,14 @@ impl Device {
         let capacity_blocks = settings.capacity_bytes / BLOCK_BYTES;
         let random = fastrand::Rng::with_seed(seed);
         let faults = Faults { random, settings, ..Faults::default() };
-        Self::of(State::with(Image::default(), capacity_blocks, 0, faults))
+        Self::of(DiskState::with(FsImage::default(), capacity_blocks, 0, faults))
     }
 
-    fn of(state: State) -> Arc<Self> {
+    fn of(state: DiskState) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new(state), watcher: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,10 +199,15 @@ impl Device {
 
     /// The disk after a power cut now. `choose` picks one of the possible outcomes, from 0 (stable)
     /// to the given number (newest).
-    pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Arc<Self> {
+    pub fn crash(&self, choose: &mut dyn FnMut(CrashChoice, u64) -> u64) -> Arc<Self> {
         let state = self.state();
         let faults = Faults { stalled_until: Duration::ZERO, ..state.faults.clone() };
-        Self::of(State::with(state.crash(choose), state.capacity_blocks, state.number(), faults))
+        Self::of(DiskState::with(
+            state.crash(choose),
+            state.capacity_blocks,
+            state.number(),
+            faults,
+        ))
     }
 
     /// The disk after a power cut now, with an outcome drawn from the seed.
@@ -269,11 +274,11 @@ impl Device {
     }
 
     /// Begins a call. [`end`](Self::end) ends it after its duration.
-    fn begin<P>(&self, call: Call, prepare: impl FnOnce(&mut State) -> P) -> Begun<P> {
+    fn begin<P>(&self, call: Call, prepare: impl FnOnce(&mut DiskState) -> P) -> BegunCall<P> {
         let begun = {
             let mut state = self.state();
             let fate = state.fate(call);
-            Begun { fate, prepared: prepare(&mut state), nanos: state.faults.latency() }
+            BegunCall { fate, prepared: prepare(&mut state), nanos: state.faults.latency() }
         };
         self.run_watcher();
         if let Some(task) = world::current() {
@@ -285,8 +290,8 @@ impl Device {
     /// Ends a call and applies its effect.
     fn end<P, R>(
         &self,
-        begun: Begun<P>,
-        effect: impl FnOnce(&mut State, P, io::Result<()>) -> io::Result<R>,
+        begun: BegunCall<P>,
+        effect: impl FnOnce(&mut DiskState, P, io::Result<()>) -> io::Result<R>,
     ) -> io::Result<R> {
         let result = effect(&mut self.state(), begun.prepared, begun.fate);
         self.run_watcher();
@@ -330,7 +335,7 @@ impl Faults {
     }
 }
 
-impl State {
+impl DiskState {
     /// Counts a call, and fails it if a fault is due.
     fn fate(&mut self, call: Call) -> io::Result<()> {
         self.calls += u64::from(call != Call::Read);
@@ -381,7 +386,7 @@ impl Sim {
     fn change(
         &self,
         call: Call,
-        change: impl FnOnce(&mut State) -> io::Result<()>,
+        change: impl FnOnce(&mut DiskState) -> io::Result<()>,
     ) -> io::Result<()> {
         let begun = self.device.begin(call, |_| ()).wait();
         self.device.end(begun, |state, (), fate| {
@@ -390,7 +395,7 @@ impl Sim {
         })
     }
 
-    fn begin_write(&self, segments: &[Segment], offset: u64) -> Begun<u64> {
+    fn begin_write(&self, segments: &[Segment], offset: u64) -> BegunCall<u64> {
         let mut bytes = copy_of(segments);
         self.device.begin(Call::Write, |state| {
             bytes.truncate(state.faults.moved(bytes.len()));
@@ -398,7 +403,7 @@ impl Sim {
         })
     }
 
-    fn end_write(&self, begun: Begun<u64>, dsync: bool) -> io::Result<u64> {
+    fn end_write(&self, begun: BegunCall<u64>, dsync: bool) -> io::Result<u64> {
         self.device.end(begun, |state, ticket, fate| match fate {
             Ok(()) => state.land(ticket, dsync && !state.faults.settings.lies_about_flushes),
             Err(error) => {
@@ -418,11 +423,11 @@ impl Sim {
         })
     }
 
-    fn begin_read(&self) -> Begun<()> {
+    fn begin_read(&self) -> BegunCall<()> {
         self.device.begin(Call::Read, |_| ())
     }
 
-    fn end_read(&self, begun: Begun<()>, into: &[Segment], offset: u64) -> io::Result<u64> {
+    fn end_read(&self, begun: BegunCall<()>, into: &[Segment], offset: u64) -> io::Result<u64> {
         self.device.end(begun, |state, (), fate| {
             fate?;
             let memory = into
@@ -439,11 +444,11 @@ impl Sim {
         })
     }
 
-    fn begin_sync(&self, all: bool) -> Begun<Snapshot> {
+    fn begin_sync(&self, all: bool) -> BegunCall<Snapshot> {
         self.device.begin(Call::Flush, |state| state.snapshot(self.inode, all))
     }
 
-    fn end_sync(&self, begun: Begun<Snapshot>) -> io::Result<()> {
+    fn end_sync(&self, begun: BegunCall<Snapshot>) -> io::Result<()> {
         self.device.end(begun, |state, snapshot, fate| {
             if fate.is_err() && !state.is_dead() {
                 state.lose(snapshot);

@@ -7,7 +7,7 @@
 //! again when the request ends. It panics if the owner wrote to that memory meanwhile.
 
 use super::state::Snapshot;
-use super::{Begun, Sim, copy_of, now};
+use super::{BegunCall, Sim, copy_of, now};
 use crate::backend::ring::{Bell, Io, Ring, RingFile, Uses};
 use crate::buffer::Segment;
 use crate::sync::world;
@@ -26,24 +26,24 @@ const NOTHING_READ: u8 = 0xDD;
 pub(crate) struct SimRing {
     bell: Arc<Bell>,
     files: Slab<Sim>,
-    in_flight: Vec<InFlight>,
+    in_flight: Vec<RingEntry>,
     back: VecDeque<(u64, io::Result<u64>)>,
 }
 
 #[derive(Debug)]
-struct InFlight {
+struct RingEntry {
     file: u32,
     id: u64,
     /// The simulated time of its completion.
     due: Duration,
-    request: Request,
+    request: RingRequest,
 }
 
 #[derive(Debug)]
-enum Request {
-    Write { segments: SmallVec<[Segment; 1]>, dsync: bool, begun: Begun<u64> },
-    Read { into: SmallVec<[Segment; 1]>, offset: u64, begun: Begun<()> },
-    Flush { begun: Begun<Snapshot> },
+enum RingRequest {
+    Write { segments: SmallVec<[Segment; 1]>, dsync: bool, begun: BegunCall<u64> },
+    Read { into: SmallVec<[Segment; 1]>, offset: u64, begun: BegunCall<()> },
+    Flush { begun: BegunCall<Snapshot> },
 }
 
 impl SimRing {
@@ -56,7 +56,7 @@ impl SimRing {
     fn end_due(&mut self, time: Duration) {
         while let Some(index) = self.first_due().filter(|index| self.in_flight[*index].due <= time)
         {
-            let InFlight { file, id, request, .. } = self.in_flight.remove(index);
+            let RingEntry { file, id, request, .. } = self.in_flight.remove(index);
             let result = request.end(&self.files[file as usize]);
             self.back.push_back((id, result));
         }
@@ -69,7 +69,7 @@ impl SimRing {
     }
 }
 
-impl Request {
+impl RingRequest {
     fn begin(file: &Sim, io: Io) -> Self {
         match io {
             Io::Write { segments, offset, dsync } => {
@@ -86,9 +86,9 @@ impl Request {
 
     /// Its duration in simulated time.
     fn time(&self) -> Duration {
-        let (Self::Write { begun: Begun { nanos, .. }, .. }
-        | Self::Read { begun: Begun { nanos, .. }, .. }
-        | Self::Flush { begun: Begun { nanos, .. } }) = self;
+        let (Self::Write { begun: BegunCall { nanos, .. }, .. }
+        | Self::Read { begun: BegunCall { nanos, .. }, .. }
+        | Self::Flush { begun: BegunCall { nanos, .. } }) = self;
         Duration::from_nanos(*nanos)
     }
 
@@ -127,8 +127,8 @@ impl Ring for SimRing {
     }
 
     fn push(&mut self, file: u32, id: u64, io: Io) {
-        let request = Request::begin(&self.files[file as usize], io);
-        self.in_flight.push(InFlight { file, id, due: now() + request.time(), request });
+        let request = RingRequest::begin(&self.files[file as usize], io);
+        self.in_flight.push(RingEntry { file, id, due: now() + request.time(), request });
     }
 
     fn enter(&mut self, wanted: usize) -> io::Result<()> {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     /// The order in which eight writes completed, and when each completed.
-    fn eight_writes(seed: u64) -> ((Vec<u64>, Vec<Duration>), world::Ended) {
+    fn eight_writes(seed: u64) -> ((Vec<u64>, Vec<Duration>), world::WorldResult) {
         world::run(seed, || {
             let file = file(seed);
             let (mut ring, bell) = ring_on(&file);

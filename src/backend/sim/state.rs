@@ -1,7 +1,7 @@
 //! The state of the simulated disk: a live image, as programs see it, and a stable one, as a power
 //! cut leaves it. Between them are a journal, a volatile cache, and requests in flight.
 
-use super::image::{BLOCK_BYTES, Change, Image, Page, SECTOR_BYTES};
+use super::image::{BLOCK_BYTES, Change, FsImage, Page, SECTOR_BYTES};
 use super::{Faults, JOURNAL_INODE};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A choice in a crash, made once for each ambiguous part of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum CrashChoice {
     /// How many changes of the journal survive.
     Metadata,
     /// The content of a block that was unwritten: nothing, or one whole write to it. Of later
@@ -40,7 +40,7 @@ pub enum Call {
 
 /// A write in flight.
 #[derive(Clone, Debug)]
-struct InFlight {
+struct WriteInFlight {
     inode: u64,
     offset: u64,
     bytes: Vec<u8>,
@@ -69,16 +69,16 @@ pub(super) struct Snapshot {
 
 /// The state of a simulated disk.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub live: Image,
-    stable: Image,
+pub(super) struct DiskState {
+    pub live: FsImage,
+    stable: FsImage,
     /// Not committed, oldest first.
     journal: VecDeque<Change>,
     /// The number of committed changes.
     committed: u64,
     /// Unflushed versions by inode and block, oldest first.
     cache: BTreeMap<(u64, u64), Vec<Version>>,
-    in_flight: BTreeMap<u64, InFlight>,
+    in_flight: BTreeMap<u64, WriteInFlight>,
     number: u64,
     open: BTreeMap<u64, Weak<()>>,
     pub capacity_blocks: u64,
@@ -90,7 +90,7 @@ pub(super) struct State {
     pub faults: Faults,
 }
 
-impl State {
+impl DiskState {
     pub fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number
@@ -170,7 +170,7 @@ impl State {
     pub fn send(&mut self, inode: u64, offset: u64, bytes: Vec<u8>) -> u64 {
         let ticket = self.next_number();
         let changes = self.changes();
-        self.in_flight.insert(ticket, InFlight { inode, offset, bytes, changes });
+        self.in_flight.insert(ticket, WriteInFlight { inode, offset, bytes, changes });
         ticket
     }
 
@@ -181,7 +181,7 @@ impl State {
 
     /// Ends a write: programs read its bytes. Short if space runs out.
     pub fn land(&mut self, ticket: u64, dsync: bool) -> io::Result<u64> {
-        let InFlight { inode, offset, bytes, .. } =
+        let WriteInFlight { inode, offset, bytes, .. } =
             self.in_flight.remove(&ticket).expect("it was sent");
         let end = offset + bytes.len() as u64;
         let taken_to = self.take(inode, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
@@ -210,7 +210,7 @@ impl State {
 
     /// Ends a write with an error: any of its allocated blocks may have been written.
     pub fn fail(&mut self, ticket: u64) {
-        let InFlight { inode, offset, bytes, .. } =
+        let WriteInFlight { inode, offset, bytes, .. } =
             self.in_flight.remove(&ticket).expect("it was sent");
         for (block, page) in self.pages(inode, offset, &bytes) {
             if self.live.inode(inode).blocks.contains_key(&block) && self.faults.random.bool() {
@@ -330,9 +330,9 @@ impl State {
 
     /// The image after a power cut now. `choose` picks one of the possible outcomes, from 0
     /// (stable) to the given number (newest).
-    pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Image {
+    pub fn crash(&self, choose: &mut dyn FnMut(CrashChoice, u64) -> u64) -> FsImage {
         let mut image = self.stable.clone();
-        let survive = choose(Piece::Metadata, self.journal.len() as u64);
+        let survive = choose(CrashChoice::Metadata, self.journal.len() as u64);
         self.journal.iter().take(survive as usize).for_each(|change| image.apply(change));
         for ((inode, number), versions) in self.unstable() {
             let block =
@@ -347,7 +347,7 @@ impl State {
             let pages: Vec<_> = versions.into_iter().map(|version| version.page).collect();
             let (mut page, later) = match &block.page {
                 Some(stable) => (**stable, &pages[..]),
-                None => match choose(Piece::Block(number), pages.len() as u64) as usize {
+                None => match choose(CrashChoice::Block(number), pages.len() as u64) as usize {
                     0 => continue,
                     nth => (*pages[nth - 1], &pages[nth..]),
                 },
@@ -355,7 +355,9 @@ impl State {
             for (sector, bytes) in
                 page.chunks_mut(SECTOR_BYTES).enumerate().filter(|_| !later.is_empty())
             {
-                if let Some(n) = choose(Piece::Sector(number), later.len() as u64).checked_sub(1) {
+                if let Some(n) =
+                    choose(CrashChoice::Sector(number), later.len() as u64).checked_sub(1)
+                {
                     bytes.copy_from_slice(
                         &later[n as usize][sector * SECTOR_BYTES..][..SECTOR_BYTES],
                     );
@@ -372,7 +374,7 @@ impl State {
     /// flight.
     fn unstable(&self) -> BTreeMap<(u64, u64), Vec<Version>> {
         let mut unstable = self.cache.clone();
-        for (ticket, InFlight { inode, offset, bytes, changes }) in &self.in_flight {
+        for (ticket, WriteInFlight { inode, offset, bytes, changes }) in &self.in_flight {
             for (block, page) in self.pages(*inode, *offset, bytes) {
                 if let Some(known) = self.live.inodes[inode].blocks.get(&block) {
                     let (number, life, changes) = (*ticket, known.life, *changes);
@@ -410,7 +412,7 @@ impl State {
     }
 
     /// A disk that holds exactly this image.
-    pub fn with(image: Image, capacity_blocks: u64, number: u64, faults: Faults) -> Self {
+    pub fn with(image: FsImage, capacity_blocks: u64, number: u64, faults: Faults) -> Self {
         Self {
             live: image.clone(),
             stable: image,

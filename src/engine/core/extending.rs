@@ -9,7 +9,7 @@
 
 use super::{
     Core, Failure, Fill, LeaderTask, Member, Outbox, Outcome, PartState, Request, Reserved,
-    SmallVec1, Target, Waiting, Work,
+    SmallVec1, Target, WaitingBatch, Work,
 };
 use crate::error::ErrorKind;
 use crate::rules::flush::{self, FlushContext, SyncMethod};
@@ -74,7 +74,7 @@ impl<T: Clone + PartialEq> Core<T> {
         };
         refusal.into_iter().for_each(|refusal| self.refusals.count(refusal));
         let mut group =
-            Waiting { members: SmallVec1::new(), bytes: 0, begun: false, held_up: false };
+            WaitingBatch { members: SmallVec1::new(), bytes: 0, begun: false, held_up: false };
         group.push(place, member);
         self.waiting.push_back(group);
         alone
@@ -524,7 +524,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 }
 
-impl<T> Waiting<T> {
+impl<T> WaitingBatch<T> {
     /// The target of the first member.
     fn place(&self) -> Target {
         self.members[0].0

@@ -1,6 +1,6 @@
 //! Decides when a flush begins, and which operations it satisfies.
 
-use super::{Core, Flushing, LeaderTask, Outbox, PartState, Request, Work};
+use super::{Core, FlushInFlight, LeaderTask, Outbox, PartState, Request, Work};
 
 impl<T: Clone + PartialEq> Core<T> {
     /// Answers operations that the last flush covered, and elects a leader for the next flush.
@@ -41,7 +41,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.flush_after = None;
         let id = self.next_id();
         let (generation, covers) = (self.flushes.begin(), self.sizes.written);
-        self.flushing = Some(Flushing { id, owner: owner.clone(), generation, covers });
+        self.flushing = Some(FlushInFlight { id, owner: owner.clone(), generation, covers });
         out.requests.push(Request { id, owner, work: Work::Flush, call: None });
     }
 

@@ -23,7 +23,7 @@ mod space;
 
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind};
-use crate::observe::Moment;
+use crate::observe::Timestamp;
 use crate::rules::flush::{Flushes, Generation, SyncMethod};
 use crate::rules::growth::{Need, Plan, Planner};
 use crate::rules::marker::{Identity, Marker, Mode, Prepared};
@@ -49,13 +49,13 @@ pub struct Request<T> {
     pub owner: T,
     pub work: Work,
     /// Its call, while events are observed.
-    pub call: Option<Call>,
+    pub call: Option<RequestCall>,
 }
 
 /// The call of a request, as it began.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
-    pub begun: Moment,
+pub struct RequestCall {
+    pub begun: Timestamp,
     /// The operations that share it; 0 for a flush.
     pub operations: u32,
 }
@@ -248,7 +248,7 @@ pub(in crate::engine) struct Member<T> {
 
 /// A batch of extending operations that wait: appends without an offset yet, or positional writes.
 #[derive(Debug)]
-struct Waiting<T> {
+struct WaitingBatch<T> {
     /// Appends in the order of arrival, positional writes in the order of their offsets.
     members: SmallVec1<(Target, Member<T>)>,
     bytes: u64,
@@ -319,7 +319,7 @@ struct Space {
 
 /// The flush in flight, which may wait for that of another file.
 #[derive(Debug)]
-struct Flushing<T> {
+struct FlushInFlight<T> {
     id: u64,
     owner: T,
     generation: Generation,
@@ -332,9 +332,9 @@ struct Flushing<T> {
 pub struct Core<T> {
     sizes: Sizes,
     props: FileProps,
-    waiting: VecDeque<Waiting<T>>,
+    waiting: VecDeque<WaitingBatch<T>>,
     /// The batch of the elected leader. Its operations precede all in `waiting`.
-    called: Option<Waiting<T>>,
+    called: Option<WaitingBatch<T>>,
     reserved: VecDeque<Reserved<T>>,
     /// Positional writes below an end that later ones reserved first. Each waits until `written`
     /// passes it: data above `written` is neither visible nor acknowledged.
@@ -342,7 +342,7 @@ pub struct Core<T> {
     in_flight: usize,
     positional: Positional<T>,
     flushes: Flushes,
-    flushing: Option<Flushing<T>>,
+    flushing: Option<FlushInFlight<T>>,
     /// The next flush waits for the requests in flight up to this id.
     flush_after: Option<u64>,
     /// The leader of the next flush.
@@ -577,7 +577,7 @@ impl<T: Clone + PartialEq> Core<T> {
             self.wedge(cause.clone(), out);
         }
         match flushed {
-            Some(Flushing { generation, covers, .. }) => {
+            Some(FlushInFlight { generation, covers, .. }) => {
                 self.flushes.end(generation, result.is_ok());
                 if result.is_ok() {
                     self.sizes.durable_to(covers);

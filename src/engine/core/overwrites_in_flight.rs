@@ -13,7 +13,7 @@ use crate::rules::merge::{self, Limits, Refusal, Refusals, Span};
 
 /// A request in flight, and its members.
 #[derive(Debug)]
-pub(super) struct InFlight<T> {
+pub(super) struct OverwriteInFlight<T> {
     id: u64,
     /// In whole units.
     span: Span,
@@ -34,7 +34,7 @@ pub(super) struct Ends {
 
 /// A write that waits.
 #[derive(Debug)]
-struct Waiting<T> {
+struct WaitingOverwrite<T> {
     /// Counts up.
     arrival: u64,
     span: Span,
@@ -48,10 +48,10 @@ struct Waiting<T> {
 pub(super) struct Positional<T> {
     /// Length in bytes: a write replaces whole ones.
     unit: u64,
-    in_flight: Vec<InFlight<T>>,
-    waiting: Vec<Waiting<T>>,
+    in_flight: Vec<OverwriteInFlight<T>>,
+    waiting: Vec<WaitingOverwrite<T>>,
     /// The writes of a cohort, until its leader is awake.
-    held: Vec<Waiting<T>>,
+    held: Vec<WaitingOverwrite<T>>,
     /// Number of writes that have waited.
     arrivals: u64,
 }
@@ -80,7 +80,7 @@ impl<T: Clone> Positional<T> {
     /// Queues a write until those that it overlaps have completed.
     pub fn hold_up(&mut self, offset: u64, member: Member<T>) {
         let write = self.arrived(offset, member);
-        self.waiting.push(Waiting { held_up: true, ..write });
+        self.waiting.push(WaitingOverwrite { held_up: true, ..write });
     }
 
     /// Holds a write for its cohort. Returns whether it is the first, which becomes the leader.
@@ -90,10 +90,10 @@ impl<T: Clone> Positional<T> {
         self.held.len() == 1
     }
 
-    fn arrived(&mut self, offset: u64, member: Member<T>) -> Waiting<T> {
+    fn arrived(&mut self, offset: u64, member: Member<T>) -> WaitingOverwrite<T> {
         self.arrivals += 1;
         let (arrival, span) = (self.arrivals, Span::at(offset, member.segment.len()));
-        Waiting { arrival, span, member, held_up: false }
+        WaitingOverwrite { arrival, span, member, held_up: false }
     }
 
     /// Moves the held writes to the next release: their leader is awake.
@@ -124,7 +124,7 @@ impl<T: Clone> Positional<T> {
     pub fn occupy(&mut self, id: u64, span: Span) {
         let span = span.whole(self.unit);
         let (members, sync_method, pads) = (Vec::new(), None, None);
-        self.in_flight.push(InFlight { id, span, members, sync_method, pads });
+        self.in_flight.push(OverwriteInFlight { id, span, members, sync_method, pads });
     }
 
     /// Ends the occupation by request `id`, if there is one.
@@ -162,11 +162,11 @@ impl<T: Clone> Positional<T> {
             composed: None,
         };
         out.requests.push(Request { id, owner, work, call: None });
-        self.in_flight.push(InFlight { id, span: units, members, sync_method, pads });
+        self.in_flight.push(OverwriteInFlight { id, span: units, members, sync_method, pads });
     }
 
     /// Removes request `id`, which has completed.
-    pub fn complete(&mut self, id: u64) -> InFlight<T> {
+    pub fn complete(&mut self, id: u64) -> OverwriteInFlight<T> {
         let index = self.in_flight.iter().position(|request| request.id == id);
         self.in_flight.swap_remove(index.expect("a request comes back once"))
     }
@@ -184,7 +184,7 @@ impl<T: Clone> Positional<T> {
         self.waiting.sort_by_key(|write| write.span.start);
         let spans: Vec<_> = self.waiting.iter().map(|write| write.span).collect();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
-        let mut runs: Vec<(Vec<Waiting<T>>, _)> = merge::runs(&spans, limits)
+        let mut runs: Vec<(Vec<WaitingOverwrite<T>>, _)> = merge::runs(&spans, limits)
             .into_iter()
             .map(|(count, refusal)| (waiting.by_ref().take(count).collect(), refusal))
             .collect();
@@ -198,8 +198,9 @@ impl<T: Clone> Positional<T> {
                 run.iter()
                     .filter(|write| !write.held_up)
                     .for_each(|_| refusals.count(Refusal::Order));
-                self.waiting
-                    .extend(run.into_iter().map(|write| Waiting { held_up: true, ..write }));
+                self.waiting.extend(
+                    run.into_iter().map(|write| WaitingOverwrite { held_up: true, ..write }),
+                );
                 continue;
             }
             refusal.into_iter().for_each(|refusal| refusals.count(refusal));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A file that a queue works on, or worked on.
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(super) struct AttachedFile {
     pub engine: Arc<Engine>,
     /// Its number in the ring, if the ring can work on it; one for each member of a striped volume.
     pub slots: SmallVec<[u32; 1]>,
@@ -26,8 +26,8 @@ pub(super) struct Attached {
 /// The files of a queue. They stay attached until they are closed: cloning the `Arc` of one
 /// contends with other threads.
 #[derive(Debug, Default)]
-pub(super) struct Files {
-    attached: Slab<Attached>,
+pub(super) struct QueueFiles {
+    attached: Slab<AttachedFile>,
     /// The number of each, by the address of its engine.
     numbers: HashMap<usize, usize>,
     last: usize,
@@ -39,7 +39,7 @@ pub(super) struct Files {
     reactor: Option<Arc<Reactor>>,
 }
 
-impl Files {
+impl QueueFiles {
     /// Makes these the files of a reactor.
     pub fn belong_to(&mut self, reactor: Arc<Reactor>) {
         self.reactor = Some(reactor);
@@ -47,7 +47,7 @@ impl Files {
 
     /// Returns the number of a file, and attaches it first if necessary.
     pub fn attach(&mut self, engine: &Arc<Engine>, ring: &mut Option<Box<dyn Ring>>) -> usize {
-        let is_it = |file: &Attached| Arc::ptr_eq(&file.engine, engine);
+        let is_it = |file: &AttachedFile| Arc::ptr_eq(&file.engine, engine);
         if self.attached.get(self.last).is_some_and(is_it) {
             return self.last;
         }
@@ -59,7 +59,8 @@ impl Files {
             }
             let slots = ring.as_mut().map(|ring| slots(&mut **ring, &*engine.backend, Uses::Many));
             let slots = slots.unwrap_or_default();
-            let file = Attached { engine: engine.clone(), slots, outstanding: 0, shuts_out: false };
+            let file =
+                AttachedFile { engine: engine.clone(), slots, outstanding: 0, shuts_out: false };
             let number = self.attached.insert(file);
             self.numbers.insert(address, number);
             number
@@ -95,7 +96,7 @@ impl Files {
         self.retain(ring, |_| false);
     }
 
-    fn retain(&mut self, ring: &mut Option<Box<dyn Ring>>, keeps: impl Fn(&Attached) -> bool) {
+    fn retain(&mut self, ring: &mut Option<Box<dyn Ring>>, keeps: impl Fn(&AttachedFile) -> bool) {
         self.attached.retain(|_, file| {
             let keeps = keeps(file);
             if !keeps {
@@ -108,7 +109,7 @@ impl Files {
         // A journal keeps its file system mounted.
         let files = &self.attached;
         self.journals.retain(|(journal, slot)| {
-            let is_its = |file: &Attached| {
+            let is_its = |file: &AttachedFile| {
                 file.engine.journal.as_ref().is_ok_and(|it| Arc::ptr_eq(it, journal))
             };
             let keeps = files.iter().any(|(_, file)| is_its(file));
@@ -135,16 +136,16 @@ pub(super) fn slots(ring: &mut dyn Ring, backend: &dyn Backend, uses: Uses) -> S
     slots
 }
 
-impl Index<usize> for Files {
-    type Output = Attached;
+impl Index<usize> for QueueFiles {
+    type Output = AttachedFile;
 
-    fn index(&self, number: usize) -> &Attached {
+    fn index(&self, number: usize) -> &AttachedFile {
         &self.attached[number]
     }
 }
 
-impl IndexMut<usize> for Files {
-    fn index_mut(&mut self, number: usize) -> &mut Attached {
+impl IndexMut<usize> for QueueFiles {
+    fn index_mut(&mut self, number: usize) -> &mut AttachedFile {
         &mut self.attached[number]
     }
 }

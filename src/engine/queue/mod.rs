@@ -54,7 +54,7 @@ pub use completion::Completion;
 pub(crate) use op_kind::OpKind;
 pub(super) use own::let_go_of_closed;
 pub(crate) use own::settle_own;
-pub(crate) use settings::Settings;
+pub(crate) use settings::QueueSettings;
 
 use super::Engine;
 use super::abort::AbortOnPanic;
@@ -68,7 +68,7 @@ use crate::error::{ErrorKind, Result};
 use crate::observe;
 use crate::sync::{is_simulated, nap};
 use completion::Tag;
-use files::Files;
+use files::QueueFiles;
 use operations::{ByReader, Operations, Pending};
 use own::NAP;
 use std::cell::RefCell;
@@ -76,7 +76,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tasks::Tasks;
 use transfers::Transfers;
-use wakeup::Wakeup;
+use wakeup::Mailbox;
 
 /// A queue, used by one thread.
 #[derive(Debug)]
@@ -87,9 +87,9 @@ pub(crate) struct Driver {
     depth: usize,
     // First: the ring is dropped before the memory and the files that it works on.
     transfers: Transfers,
-    wakeup: Wakeup,
+    wakeup: Mailbox,
     pool: Option<Arc<Pool>>,
-    files: Files,
+    files: QueueFiles,
     operations: Operations,
     tasks: Tasks,
 }
@@ -97,7 +97,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub fn new(
         process: &'static Process,
-        settings: &Settings,
+        settings: &QueueSettings,
         pool: Option<Arc<Pool>>,
     ) -> Rc<RefCell<Self>> {
         let depth = settings.depth;
@@ -107,11 +107,11 @@ impl Driver {
             simulated: is_simulated(),
             depth,
             pool,
-            files: Files::default(),
+            files: QueueFiles::default(),
             operations: Operations::with_capacity(depth.min(4096)),
             transfers: Transfers::new(ring),
             tasks: Tasks::default(),
-            wakeup: Wakeup::new(bell),
+            wakeup: Mailbox::new(bell),
         }));
         own::add(&driver);
         driver

@@ -8,11 +8,11 @@ use crate::buffer::Memory;
 use crate::engine::Course;
 use crate::engine::core::{Dio, Outcome};
 use crate::engine::io::RequestIo;
-use crate::engine::reader::{Attempts, Reader, Way};
+use crate::engine::reader::{Attempts, ReadHandle, Way};
 use crate::engine::reading::Reading;
 use crate::engine::token::Token;
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::Moment;
+use crate::observe::Timestamp;
 use crate::os_error;
 use crate::rules::flush::SHARERS_MIN;
 use crate::sync::inflight::InFlightTicket;
@@ -32,7 +32,7 @@ pub(super) struct Pending {
     pub durable: bool,
     pub buffer: Option<Memory>,
     /// When an append was queued, while events are observed.
-    pub begun: Option<Moment>,
+    pub begun: Option<Timestamp>,
     /// Bytes that its transfer moves.
     pub bytes: u64,
     /// Progress of a read, and memory that the kernel may be filling for it.
@@ -46,14 +46,14 @@ pub(super) struct Pending {
 /// A read through a read-only handle. As long as this process writes the file, its engine reads.
 #[derive(Debug)]
 pub(super) struct ByReader {
-    pub reader: Arc<Reader>,
+    pub reader: Arc<ReadHandle>,
     pub attempts: Attempts,
     /// The numbers of the handle's file in the ring, while it is read without an engine.
     pub slots: SmallVec<[u32; 1]>,
 }
 
 impl ByReader {
-    pub fn new(reader: Arc<Reader>) -> Box<Self> {
+    pub fn new(reader: Arc<ReadHandle>) -> Box<Self> {
         Box::new(Self { reader, attempts: Attempts::default(), slots: SmallVec::new() })
     }
 }

@@ -1,13 +1,13 @@
 //! Performs the requests of the cores, and reports their results.
 
-use super::files::Attached;
+use super::files::AttachedFile;
 use super::transfers::{Purpose, Running};
 use super::{Driver, own};
 use crate::backend::ring::Io;
 use crate::buffer::{Buffer, Segment};
 use crate::engine::core::{Core, Edge, Outbox, Request, Work};
 use crate::engine::io::{RequestIo, part_of, space_for};
-use crate::engine::process::Ended;
+use crate::engine::process::EndedFlush;
 use crate::engine::token::Token;
 use crate::engine::waiter::{Task, Wakeup};
 use crate::engine::{AfterFlush, Begun};
@@ -214,7 +214,7 @@ impl Driver {
                 }
             }
         };
-        let Attached { engine, slots, .. } = &self.files[file];
+        let AttachedFile { engine, slots, .. } = &self.files[file];
         self.transfers.begin(id, io, &*engine.backend, slots);
     }
 
@@ -245,7 +245,7 @@ impl Driver {
     }
 
     /// Ends a successful flush, once all concurrent flushes have ended.
-    pub(super) fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: Ended) {
+    pub(super) fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: EndedFlush) {
         let fs = &self.files[file].engine.fs;
         if fs.is_settled(&ended, self.wakeup.waker()) {
             let result = fs.believed(Ok(()));

@@ -8,7 +8,7 @@ const REACTOR_DEPTH: usize = 1024;
 
 /// The settings of a queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct QueueSettings {
     /// The largest number of operations that are queued, in flight, or finished and not reaped; at
     /// least 1.
     pub depth: usize,
@@ -20,13 +20,13 @@ pub(crate) struct Settings {
     pub io_uring: bool,
 }
 
-impl Default for Settings {
+impl Default for QueueSettings {
     fn default() -> Self {
         Self { depth: 64, buffers: 0, buffer_bytes: 0, io_uring: true }
     }
 }
 
-impl Settings {
+impl QueueSettings {
     /// The settings of the reactor that a process shares.
     pub fn of_shared_reactor() -> Self {
         Self { depth: REACTOR_DEPTH, ..Self::default() }

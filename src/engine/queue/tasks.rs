@@ -1,7 +1,7 @@
 //! Tasks that cores gave to a queue and that it has not performed yet.
 
 use crate::engine::core::{LeaderTask, Request};
-use crate::engine::process::Ended;
+use crate::engine::process::EndedFlush;
 use crate::engine::token::Token;
 use crate::engine::waiter::Task;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ pub(super) struct Tasks {
     holds_calls: bool,
     held_calls: VecDeque<(usize, Task)>,
     /// Flushes that succeeded, while concurrent flushes are in flight.
-    settling: Vec<(usize, Request<Token>, Ended)>,
+    settling: Vec<(usize, Request<Token>, EndedFlush)>,
     /// Flushes that may be shared, and have not asked for their turn.
     to_share: Vec<(usize, Request<Token>)>,
 }
@@ -50,11 +50,11 @@ impl Tasks {
     }
 
     /// Keeps a flush until all concurrent flushes have ended.
-    pub fn settle_later(&mut self, file: usize, request: Request<Token>, ended: Ended) {
+    pub fn settle_later(&mut self, file: usize, request: Request<Token>, ended: EndedFlush) {
         self.settling.push((file, request, ended));
     }
 
-    pub fn take_settling(&mut self) -> Vec<(usize, Request<Token>, Ended)> {
+    pub fn take_settling(&mut self) -> Vec<(usize, Request<Token>, EndedFlush)> {
         std::mem::take(&mut self.settling)
     }
 

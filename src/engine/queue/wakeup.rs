@@ -9,7 +9,7 @@ use std::task::Waker;
 
 /// Bell and inbox of a queue.
 #[derive(Debug)]
-pub(super) struct Wakeup {
+pub(super) struct Mailbox {
     bell: Arc<Bell>,
     /// It rang since the last `wait`.
     rang: bool,
@@ -18,7 +18,7 @@ pub(super) struct Wakeup {
     spare_mail: Vec<(usize, News)>,
 }
 
-impl Wakeup {
+impl Mailbox {
     pub fn new(bell: Arc<Bell>) -> Self {
         let waker = Waker::from(bell.clone());
         Self {

@@ -51,7 +51,7 @@ pub(crate) use slot::{Listed, Slot};
 pub(crate) use worker::Worker;
 
 use super::process::Process;
-use super::queue::Settings;
+use super::queue::QueueSettings;
 use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Pool};
 use crate::error::ErrorKind;
@@ -70,18 +70,18 @@ thread_local!(static IS_WORKERS: Cell<bool> = Cell::default());
 /// A reactor: the list, and its worker's state.
 pub(crate) struct Reactor {
     process: &'static Process,
-    settings: Settings,
+    settings: QueueSettings,
     pool: Option<Arc<Pool>>,
     /// The worker has a thread of its own, not one of the program.
     has_thread: bool,
     /// Its worker uses a ring, or did not start yet.
     has_ring: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ReactorState>,
     let_go: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReactorState {
     /// Not begun yet, in order.
     listed: VecDeque<Arc<Listed>>,
     /// Approximate number of these that were given up.
@@ -116,16 +116,16 @@ struct Held(Arc<Reactor>);
 impl Handle {
     /// A handle of the reactor that a process shares.
     pub fn of_process(process: &'static Process) -> Self {
-        Self::with_thread(process, &Settings::of_shared_reactor())
+        Self::with_thread(process, &QueueSettings::of_shared_reactor())
     }
 
     /// A handle of a reactor that starts a thread with its first operation.
-    pub fn with_thread(process: &'static Process, settings: &Settings) -> Self {
+    pub fn with_thread(process: &'static Process, settings: &QueueSettings) -> Self {
         Self(Arc::new(Held(Arc::new(Reactor::new(process, settings, true)))))
     }
 
     /// A handle of a reactor whose worker the caller runs.
-    pub fn with_worker(process: &'static Process, settings: &Settings) -> (Self, Worker) {
+    pub fn with_worker(process: &'static Process, settings: &QueueSettings) -> (Self, Worker) {
         let reactor = Arc::new(Reactor::new(process, settings, false));
         (Self(Arc::new(Held(reactor.clone()))), Worker::new(reactor))
     }
@@ -146,7 +146,7 @@ impl Drop for Held {
 }
 
 impl Reactor {
-    fn new(process: &'static Process, settings: &Settings, has_thread: bool) -> Self {
+    fn new(process: &'static Process, settings: &QueueSettings, has_thread: bool) -> Self {
         let pool = settings.pool();
         let (state, let_go) = (Mutex::default(), Condvar::default());
         let (settings, has_ring) = (settings.clone(), AtomicBool::new(true));
@@ -172,7 +172,7 @@ impl Reactor {
         self.pool.as_ref()?.take()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReactorState> {
         self.state.lock()
     }
 
@@ -181,7 +181,7 @@ impl Reactor {
         self.start_in(&mut self.state())
     }
 
-    fn start_in(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+    fn start_in(self: &Arc<Self>, state: &mut ReactorState) -> io::Result<()> {
         if !matches!(state.worker, Presence::Absent) || !self.has_thread {
             return Ok(());
         }
@@ -273,7 +273,7 @@ impl fmt::Debug for Reactor {
     }
 }
 
-impl State {
+impl ReactorState {
     fn bell(&self) -> Option<Arc<Bell>> {
         match &self.worker {
             Presence::There(bell) => Some(bell.clone()),

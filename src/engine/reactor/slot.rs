@@ -18,7 +18,7 @@ pub(crate) struct Slot<K: ?Sized> {
     pub target: Arc<FileHandle>,
     pub what: OpKind,
     lent: Option<Segment>,
-    stage: Mutex<Stage>,
+    stage: Mutex<SlotStage>,
     kept: K,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Slot<K: ?Sized> {
 pub(crate) type Listed = Slot<dyn Send + Sync>;
 
 #[derive(Debug)]
-enum Stage {
+enum SlotStage {
     /// The worker has not begun it. Holds the waker of its task.
     Waiting(Waker),
     /// The worker has begun it. Holds the waker of its task, unless the future was dropped.
@@ -45,7 +45,7 @@ impl<M> Slot<Kept<M>> {
         bytes: Option<fn(&mut M) -> Segment>,
         waker: Waker,
     ) -> Arc<Self> {
-        let stage = Mutex::new(Stage::Waiting(waker));
+        let stage = Mutex::new(SlotStage::Waiting(waker));
         let mut slot = Arc::new(Self { target, what, lent: None, stage, kept: Kept::new(memory) });
         let alone = Arc::get_mut(&mut slot).expect("just made");
         alone.lent = bytes.and_then(|bytes| alone.kept.lend(bytes));
@@ -73,22 +73,22 @@ impl<K: ?Sized> Slot<K> {
     /// Marks it as begun by the worker. False if it was given up.
     pub fn begin(&self) -> bool {
         let mut stage = self.stage.lock();
-        let is_waiting = matches!(*stage, Stage::Waiting(_));
-        if let Stage::Waiting(waker) = std::mem::replace(&mut *stage, Stage::Over) {
-            *stage = Stage::Begun(Some(waker));
+        let is_waiting = matches!(*stage, SlotStage::Waiting(_));
+        if let SlotStage::Waiting(waker) = std::mem::replace(&mut *stage, SlotStage::Over) {
+            *stage = SlotStage::Begun(Some(waker));
         }
         is_waiting
     }
 
     /// Whether it was not given up before it began.
     pub fn is_wanted(&self) -> bool {
-        !matches!(*self.stage.lock(), Stage::Over)
+        !matches!(*self.stage.lock(), SlotStage::Over)
     }
 
     /// Stores the result. Nothing may use its bytes any more. Returns the waker to wake, if any.
     pub fn finish(&self, result: Result<u64>) -> Option<Waker> {
-        match std::mem::replace(&mut *self.stage.lock(), Stage::Finished(result)) {
-            Stage::Begun(waker) => waker,
+        match std::mem::replace(&mut *self.stage.lock(), SlotStage::Finished(result)) {
+            SlotStage::Begun(waker) => waker,
             stage => unreachable!("only what was begun is finished: {stage:?}"),
         }
     }
@@ -99,17 +99,21 @@ impl<K: ?Sized> Slot<K> {
         let mut before = None;
         let mut stage = self.stage.lock();
         match &mut *stage {
-            Stage::Waiting(waiting) | Stage::Begun(Some(waiting)) if waiting.will_wake(waker) => {}
-            Stage::Waiting(waiting) | Stage::Begun(Some(waiting)) => {
+            SlotStage::Waiting(waiting) | SlotStage::Begun(Some(waiting))
+                if waiting.will_wake(waker) => {}
+            SlotStage::Waiting(waiting) | SlotStage::Begun(Some(waiting)) => {
                 before = Some(std::mem::replace(waiting, waker.clone()));
             }
-            Stage::Finished(_) => {
-                let Stage::Finished(result) = std::mem::replace(&mut *stage, Stage::Over) else {
+            SlotStage::Finished(_) => {
+                let SlotStage::Finished(result) = std::mem::replace(&mut *stage, SlotStage::Over)
+                else {
                     unreachable!("just seen")
                 };
                 return Poll::Ready(result);
             }
-            Stage::Begun(None) | Stage::Over => unreachable!("its future has what it waited for"),
+            SlotStage::Begun(None) | SlotStage::Over => {
+                unreachable!("its future has what it waited for")
+            }
         }
         drop(stage);
         drop(before);
@@ -120,13 +124,13 @@ impl<K: ?Sized> Slot<K> {
     pub fn give_up(&self) -> bool {
         let mut stage = self.stage.lock();
         let before = match &mut *stage {
-            Stage::Waiting(_) => std::mem::replace(&mut *stage, Stage::Over),
+            SlotStage::Waiting(_) => std::mem::replace(&mut *stage, SlotStage::Over),
             // Takes only the waker, which may keep a whole task.
-            Stage::Begun(waker) => Stage::Begun(waker.take()),
-            Stage::Finished(_) | Stage::Over => return false,
+            SlotStage::Begun(waker) => SlotStage::Begun(waker.take()),
+            SlotStage::Finished(_) | SlotStage::Over => return false,
         };
         drop(stage);
-        matches!(before, Stage::Waiting(_))
+        matches!(before, SlotStage::Waiting(_))
     }
 }
 

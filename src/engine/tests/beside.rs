@@ -7,7 +7,7 @@ use crate::api::queue::Queue;
 use crate::backend::ring::RingFile;
 use crate::backend::{Exclusion, Job, Stamp, Stamps};
 use crate::engine::handle::FileHandle;
-use crate::engine::reader::Reader;
+use crate::engine::reader::ReadHandle;
 use crate::engine::registry::Key;
 use crate::engine::truncate::LOOKS_MAX;
 use crate::open::recovered;
@@ -128,11 +128,11 @@ impl Beside {
     }
 
     /// A reader. Beside a writer of another process, it knows the file by its marker.
-    fn reader(&self) -> Arc<Reader> {
+    fn reader(&self) -> Arc<ReadHandle> {
         let (facts, process) = (self.facts(), Process::current());
         let (backend, path) = (Arc::new(self.clone()), Path::new("beside").into());
         let key = Key::of(&facts);
-        Arc::new(Reader::new(backend, path, facts, key, None, process))
+        Arc::new(ReadHandle::new(backend, path, facts, key, None, process))
     }
 
     fn facts(&self) -> Facts {
@@ -219,7 +219,7 @@ impl Backend for Beside {
     }
 }
 
-type Read = fn(&Arc<Reader>, Buffer, u64) -> Result<(usize, Buffer)>;
+type Read = fn(&Arc<ReadHandle>, Buffer, u64) -> Result<(usize, Buffer)>;
 
 /// Reads at an offset, by a call and by a queue.
 const WAYS_TO_READ: [Read; 2] = [
@@ -233,7 +233,7 @@ const WAYS_TO_READ: [Read; 2] = [
     },
 ];
 
-fn read_all(reader: &Arc<Reader>, read: Read) -> Vec<u64> {
+fn read_all(reader: &Arc<ReadHandle>, read: Read) -> Vec<u64> {
     let (read, into) = read(reader, Buffer::zeroed(64 * BLOCK_BYTES as usize), 0).unwrap();
     let block = |at: usize| u64::from_le_bytes(into[at..at + 8].try_into().unwrap());
     (0..read).step_by(BLOCK_BYTES as usize).map(block).collect()

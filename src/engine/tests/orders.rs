@@ -106,7 +106,7 @@ fn growth_that_waits_for_no_flush_loses_nothing_acknowledged() {
             for changes in 0.. {
                 for keeps_data in [false, true] {
                     images.push(Disk::of(disk.0.device.crash(&mut |piece, max| match piece {
-                        Piece::Metadata => {
+                        CrashChoice::Metadata => {
                             changes_max = max;
                             changes
                         }

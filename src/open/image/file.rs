@@ -1,6 +1,6 @@
 //! The backend of one file of a volume.
 
-use super::volumes::Held;
+use super::volumes::HeldVolume;
 use super::{Data, Volume, VolumeFile};
 use crate::backend::{Backend, Job, RequestCounts};
 use crate::buffer::Segment;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) struct InVolume {
     file: Arc<dyn VolumeFile>,
     /// Holds the volume until the file is closed.
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<HeldVolume>>,
     volume: Arc<dyn Volume>,
     writes: AtomicU64,
     data_requests: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct InVolume {
 }
 
 impl InVolume {
-    pub fn new(file: Arc<dyn VolumeFile>, held: Held) -> Self {
+    pub fn new(file: Arc<dyn VolumeFile>, held: HeldVolume) -> Self {
         Self {
             file,
             volume: held.volume.clone(),

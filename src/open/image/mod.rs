@@ -7,8 +7,8 @@
 pub(crate) mod file;
 pub(crate) mod volumes;
 
-use super::build::{self, Ahead, Build};
-use super::found::Found;
+use super::build::{self, Build, SpaceAhead};
+use super::found::FoundInode;
 use super::request::OpenRequest;
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
@@ -37,7 +37,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use volumes::{Held, Volumes};
+use volumes::{HeldVolume, Volumes};
 
 /// An open volume, shared by all its files that are open in this process.
 ///
@@ -235,7 +235,7 @@ pub(crate) fn open(
     path: &Path,
     volume: OpenVolume,
 ) -> Result<FileHandle> {
-    let opening = Opening::new(request, image, path, volume);
+    let opening = OpeningFile::new(request, image, path, volume);
     let found = super::find(&image.into()).map_err(|kind| opening.error(kind))?;
     let admit = || found.admit(request.write).map_err(|errno| opening.error(super::refusal(errno)));
     opening.open(path, found.key(), admit, || opening.image(&found))
@@ -250,12 +250,12 @@ pub(crate) fn open_simulated(
     image: Image,
     volume: OpenVolume,
 ) -> Result<FileHandle> {
-    let opening = Opening::new(request, name, path, volume);
+    let opening = OpeningFile::new(request, name, path, volume);
     opening.open(path, Key::of(&image.facts), || Ok(()), || Ok(image))
 }
 
 /// A file that is being opened.
-struct Opening<'a> {
+struct OpeningFile<'a> {
     request: &'a OpenRequest,
     process: &'static Process,
     /// The name in errors: the image, and the path inside.
@@ -263,7 +263,7 @@ struct Opening<'a> {
     open_volume: OpenVolume,
 }
 
-impl<'a> Opening<'a> {
+impl<'a> OpeningFile<'a> {
     fn new(request: &'a OpenRequest, image: &Path, path: &Path, open_volume: OpenVolume) -> Self {
         let name = image.join(path.strip_prefix("/").unwrap_or(path)).into();
         settle_own();
@@ -314,7 +314,7 @@ impl<'a> Opening<'a> {
         super::shared(self.request, self.process, key, engine)
     }
 
-    fn engine(&self, file: Arc<dyn VolumeFile>, held: Held, facts: Facts) -> Result<Engine> {
+    fn engine(&self, file: Arc<dyn VolumeFile>, held: HeldVolume, facts: Facts) -> Result<Engine> {
         let volume = held.volume.clone();
         let fs = &volume.image().fs;
         super::flushing(fs, &self.name, Operation::Open, || volume.mark_in_use())?;
@@ -325,7 +325,7 @@ impl<'a> Opening<'a> {
             path: &self.name,
             fs: fs.clone(),
             facts: &facts,
-            ahead: Ahead::NONE,
+            ahead: SpaceAhead::NONE,
             journal: Err("it lies within a volume".into()),
             order: None,
             epoch: 0,
@@ -344,7 +344,7 @@ impl<'a> Opening<'a> {
     }
 
     /// Opens and locks the image file or device.
-    fn image(&self, found: &Found) -> Result<Image> {
+    fn image(&self, found: &FoundInode) -> Result<Image> {
         let access = if self.request.write { OFlags::RDWR } else { OFlags::RDONLY };
         let fd = super::open_alone(found, access, self.request.descriptor_min);
         let fd = fd.map_err(|errno| self.error(super::refusal(errno)))?;

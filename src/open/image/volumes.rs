@@ -13,10 +13,10 @@ use std::sync::atomic::AtomicU64;
 /// The open volumes of a process. The lock is held while a volume is opened or put away, so that no
 /// thread finds one half open.
 #[derive(Debug, Default)]
-pub(crate) struct Volumes(Mutex<HashMap<Key, Open>>);
+pub(crate) struct Volumes(Mutex<HashMap<Key, OpenVolume>>);
 
 #[derive(Debug)]
-struct Open {
+struct OpenVolume {
     volume: Arc<dyn Volume>,
     /// Open files.
     users: usize,
@@ -28,7 +28,7 @@ struct Open {
 
 /// The use of a volume by one open file.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldVolume {
     pub volume: Arc<dyn Volume>,
     pub process: &'static Process,
     key: Key,
@@ -51,7 +51,7 @@ impl Volumes {
         write: bool,
         admit: impl FnOnce() -> Result<(), E>,
         open: impl FnOnce() -> Result<Arc<dyn Volume>, E>,
-    ) -> Result<Held, E> {
+    ) -> Result<HeldVolume, E> {
         let mut volumes = self.0.lock();
         let volume = match volumes.get_mut(&key) {
             Some(open) if write && !open.write => {
@@ -68,16 +68,17 @@ impl Volumes {
             None => {
                 let volume = open()?;
                 let writers = usize::from(write);
-                volumes.insert(key, Open { volume: volume.clone(), users: 1, writers, write });
+                volumes
+                    .insert(key, OpenVolume { volume: volume.clone(), users: 1, writers, write });
                 volume
             }
         };
-        Ok(Held { volume, process, key, write, is_put_away: false })
+        Ok(HeldVolume { volume, process, key, write, is_put_away: false })
     }
 
     /// Removes a user. Puts the volume away with the last writer, and unlocks it with the last
     /// user.
-    fn let_go(&self, held: &Held, requests: &AtomicU64) -> io::Result<()> {
+    fn let_go(&self, held: &HeldVolume, requests: &AtomicU64) -> io::Result<()> {
         let mut volumes = self.0.lock();
         let open = volumes.get_mut(&held.key).expect("this user holds it");
         let last_writer = held.write && open.writers == 1;
@@ -92,7 +93,7 @@ impl Volumes {
     }
 }
 
-impl Held {
+impl HeldVolume {
     /// Ends the use. Counts the requests.
     pub fn put_away(mut self, requests: &AtomicU64) -> io::Result<()> {
         self.is_put_away = true;
@@ -100,7 +101,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldVolume {
     fn drop(&mut self) {
         // The child of a fork does not hold it, and must not unlock it for its parent.
         if self.is_put_away || !self.process.is_current() {

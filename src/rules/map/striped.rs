@@ -5,18 +5,18 @@
 //! any range of the file on one member is a single run. So a request of any length becomes at most
 //! one per member.
 
-use crate::rules::merge::Run;
+use crate::rules::merge::MemberRun;
 use crate::rules::recovery::Extent;
 use std::ops::Range;
 
 /// The shape of a striped volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Striped {
+pub struct StripeMap {
     members: usize,
     chunk_bytes: u64,
 }
 
-impl Striped {
+impl StripeMap {
     /// A volume of `members` members, with chunks of `chunk_bytes` bytes. Both above zero.
     pub fn new(members: usize, chunk_bytes: u64) -> Self {
         Self { members, chunk_bytes }
@@ -57,7 +57,7 @@ impl Striped {
     }
 
     /// Returns the runs of a range, in the order of the file: chunk by chunk.
-    pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = Run> + use<> {
+    pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = MemberRun> + use<> {
         let this = *self;
         let mut start = range.start;
         std::iter::from_fn(move || {
@@ -66,7 +66,7 @@ impl Striped {
             let len = left.min(this.chunk_bytes - inside);
             start += len;
             let (row, member) = (chunk / this.members as u64, chunk % this.members as u64);
-            Some(Run {
+            Some(MemberRun {
                 member: member as usize,
                 offset: (row + 1) * this.chunk_bytes + inside,
                 len,
@@ -182,7 +182,7 @@ mod tests {
     const CHUNK: u64 = 8;
 
     /// Returns the member and offset of one byte of a file.
-    fn place_of(map: Striped, byte: u64) -> (usize, u64) {
+    fn place_of(map: StripeMap, byte: u64) -> (usize, u64) {
         let chunk = byte / CHUNK;
         let member = (chunk % map.members as u64) as usize;
         (member, CHUNK + chunk / map.members as u64 * CHUNK + byte % CHUNK)
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn three_members_take_turns() {
-        let map = Striped::new(3, CHUNK);
+        let map = StripeMap::new(3, CHUNK);
         let runs: Vec<_> = map.runs(4..36).collect();
-        let run = |member, offset, len| Run { member, offset, len };
+        let run = |member, offset, len| MemberRun { member, offset, len };
         assert_eq!(runs, [run(0, 12, 4), run(1, 8, 8), run(2, 8, 8), run(0, 16, 8), run(1, 16, 4)]);
     }
 
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn sizes_lengths_and_runs_are_those_of_the_single_bytes() {
         for members in 1..=3 {
-            let map = Striped::new(members, CHUNK);
+            let map = StripeMap::new(members, CHUNK);
             let len_max = map.row_bytes() * 5 / 2;
             for len in 0..=len_max {
                 let bytes = |member| {
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_length_ends_at_the_first_byte_that_is_missing() {
-        let map = Striped::new(3, CHUNK);
+        let map = StripeMap::new(3, CHUNK);
         assert_eq!(map.len_of([0, 0, 0]), 0);
         assert_eq!(map.len_of([CHUNK, CHUNK, CHUNK]), 0);
         assert_eq!(map.len_of([3 * CHUNK, CHUNK + 3, 3 * CHUNK]), CHUNK + 3);
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn devices_are_used_by_whole_rows() {
-        let map = Striped::new(2, CHUNK);
+        let map = StripeMap::new(2, CHUNK);
         assert_eq!(map.len_of_devices([5 * CHUNK + 7, 3 * CHUNK + 1]), 2 * 2 * CHUNK);
         assert_eq!(map.len_of_devices([CHUNK, 0]), 0);
     }
@@ -262,7 +262,7 @@ mod tests {
             lists in proptest::collection::vec(
                 proptest::collection::vec((1u64..30, 0u8..3), 0..8), 3..4)
         ) {
-            let map = Striped::new(members, CHUNK);
+            let map = StripeMap::new(members, CHUNK);
             let lists: Vec<Vec<Extent>> = lists[..members].iter().map(|list| {
                 let mut at = 0;
                 list.iter().filter_map(|(len, state)| {

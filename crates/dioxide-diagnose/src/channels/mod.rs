@@ -61,7 +61,7 @@ pub enum Kind {
 }
 
 impl Surroundings<'_> {
-    fn hold(&self, place: Place) -> bool {
+    fn hold(&self, place: Context) -> bool {
         let is_on = |fs: &str| {
             self.outer.is_empty() && self.file.is_some_and(|file| file.fs.as_deref() == Some(fs))
         };
@@ -70,14 +70,14 @@ impl Surroundings<'_> {
                 && self.call.is_some_and(|call| does(&call.name) == Some(Does::Writes))
         };
         match place {
-            Place::Anywhere => true,
-            Place::Within(outer) => self.outer.iter().any(|frame| plain(frame) == outer),
-            Place::Unseen => self.outer.is_empty(),
-            Place::InSync => {
+            Context::Anywhere => true,
+            Context::Within(outer) => self.outer.iter().any(|frame| plain(frame) == outer),
+            Context::Unseen => self.outer.is_empty(),
+            Context::InSync => {
                 self.outer.is_empty() && self.call.is_some_and(|call| syncs(&call.name))
             }
-            Place::On(fs) => is_on(fs),
-            Place::DurableOn(fs) => is_on(fs) && is_durable(),
+            Context::On(fs) => is_on(fs),
+            Context::DurableOn(fs) => is_on(fs) && is_durable(),
         }
     }
 }
@@ -127,7 +127,7 @@ pub struct Channel {
     /// The innermost function.
     pub function: &'static str,
     /// The context that the entry requires.
-    pub place: Place,
+    pub place: Context,
     /// The object of the wait.
     pub kind: Kind,
     /// The kind of wait, and its subsystem in the kernel.
@@ -136,7 +136,7 @@ pub struct Channel {
 
 /// The context of a function that an entry requires.
 #[derive(Clone, Copy, Debug)]
-pub enum Place {
+pub enum Context {
     /// Any.
     Anywhere,
     /// This function, further out in the stack.

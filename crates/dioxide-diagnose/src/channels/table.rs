@@ -2,7 +2,7 @@
 //! Linux 6.18. The others come from the kernel's source. The first entry that matches applies.
 
 use super::Kind::{self, *};
-use super::{Channel, Place::*};
+use super::{Channel, Context::*};
 
 /// Functions of the scheduler and of locks: their caller identifies the wait. Wait channels leave
 /// them out already; stacks of tracepoints have them.

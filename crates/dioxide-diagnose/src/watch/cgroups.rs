@@ -21,14 +21,14 @@ pub struct Cgroups {
     /// The mounts of cgroup v2 and of blkio, once they are needed.
     hierarchies: Option<Vec<(Version, String)>>,
     /// By directory, with the first and the last counters.
-    found: BTreeMap<PathBuf, (Version, Reading, Reading)>,
+    found: BTreeMap<PathBuf, (Version, CgroupReading, CgroupReading)>,
     /// Whether a process has a cgroup that this process does not see.
     pub has_hidden: bool,
 }
 
 /// The state of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Reading {
+struct CgroupReading {
     limits: BTreeMap<Key, u64>,
     done: BTreeMap<Key, u64>,
     pressure_ns: Option<u64>,
@@ -72,7 +72,7 @@ impl Cgroups {
             for path in Path::new(path).ancestors() {
                 let directory = Path::new(mount).join(path.strip_prefix("/").unwrap_or(path));
                 self.found.entry(directory).or_insert_with_key(|directory| {
-                    let reading = Reading::of(directory, *version);
+                    let reading = CgroupReading::of(directory, *version);
                     (*version, reading.clone(), reading)
                 });
             }
@@ -82,14 +82,14 @@ impl Cgroups {
     /// The observation begins now.
     pub fn begin(&mut self) {
         for (directory, (version, first, _)) in &mut self.found {
-            *first = Reading::of(directory, *version);
+            *first = CgroupReading::of(directory, *version);
         }
     }
 
     /// The observation ends now.
     pub fn end(&mut self) {
         for (directory, (version, _, last)) in &mut self.found {
-            *last = Reading::of(directory, *version);
+            *last = CgroupReading::of(directory, *version);
         }
     }
 
@@ -97,7 +97,10 @@ impl Cgroups {
     /// waits for I/O.
     pub fn finish(self, devices: &BTreeSet<u64>) -> Vec<SeenCgroup> {
         let below: BTreeSet<u64> = devices.iter().flat_map(|device| disk::below(*device)).collect();
-        let seen = |(directory, (version, first, last)): (PathBuf, (Version, Reading, Reading))| {
+        let seen = |(directory, (version, first, last)): (
+            PathBuf,
+            (Version, CgroupReading, CgroupReading),
+        )| {
             let seen = last.since(&first, &directory, version, &below);
             let has_waited = seen.io_pressure_ns.is_some_and(|ns| ns > 0);
             (!seen.io.is_empty() || seen.cpu.is_some() || has_waited).then_some(seen)
@@ -106,7 +109,7 @@ impl Cgroups {
     }
 }
 
-impl Reading {
+impl CgroupReading {
     fn of(directory: &Path, version: Version) -> Self {
         let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
         match version {
@@ -356,9 +359,9 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
         write("io.max", "7:0 wiops=150\n8:0 wiops=9\n");
         write("io.stat", "7:0 wios=100\n");
-        let first = Reading::of(directory.path(), Version::V2);
+        let first = CgroupReading::of(directory.path(), Version::V2);
         write("io.stat", "7:0 wios=250\n");
-        let now = Reading::of(directory.path(), Version::V2);
+        let now = CgroupReading::of(directory.path(), Version::V2);
         let seen = now.since(&first, directory.path(), Version::V2, &[LOOP0].into());
         assert_eq!(seen.io.len(), 1, "{seen:?}");
         let limit = &seen.io[0];

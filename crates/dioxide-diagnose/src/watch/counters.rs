@@ -17,7 +17,7 @@ pub struct Counters {
     begun_ticks: u64,
     read_at: Instant,
     /// The last reading of each process.
-    processes: BTreeMap<u32, Reading>,
+    processes: BTreeMap<u32, ProcessReading>,
     total: IoCounters,
     /// Whether a file was readable.
     is_known: bool,
@@ -27,7 +27,7 @@ pub struct Counters {
 
 /// The counters of a process. They contain those of its children that it has waited for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reading {
+struct ProcessReading {
     io: IoCounters,
     parent: u32,
     /// Whether it started before the observation.
@@ -77,16 +77,16 @@ impl Counters {
         self.total = added(self.total, sum);
     }
 
-    fn reading(&self, process: &Process) -> Option<Reading> {
+    fn reading(&self, process: &Process) -> Option<ProcessReading> {
         let io = parse(&process.read("io")?)?;
         let (parent, started) = process.read("stat").as_deref().and_then(parse_stat)?;
-        Some(Reading { io, parent, is_old: started < self.begun_ticks })
+        Some(ProcessReading { io, parent, is_old: started < self.begun_ticks })
     }
 
     /// What was done since the pass before. The counters of a parent now contain those of its
     /// children that are gone, which were counted already.
-    fn pass(&mut self, gone: Vec<u32>, readings: Vec<(u32, Reading)>) -> IoCounters {
-        let gone: BTreeMap<u32, Reading> =
+    fn pass(&mut self, gone: Vec<u32>, readings: Vec<(u32, ProcessReading)>) -> IoCounters {
+        let gone: BTreeMap<u32, ProcessReading> =
             gone.into_iter().filter_map(|pid| self.processes.remove_entry(&pid)).collect();
         let mut inherited: BTreeMap<u32, IoCounters> = BTreeMap::new();
         for child in gone.values() {
@@ -176,9 +176,9 @@ mod tests {
         assert_eq!(parse("rchar: 10\n"), None);
     }
 
-    fn at(write_bytes: u64, parent: u32) -> Reading {
+    fn at(write_bytes: u64, parent: u32) -> ProcessReading {
         let io = IoCounters { write_bytes, ..IoCounters::default() };
-        Reading { io, parent, is_old: false }
+        ProcessReading { io, parent, is_old: false }
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn the_past_of_a_process_that_joins_later_does_not_count() {
         let mut counters = Counters::default();
-        let old = |bytes| Reading { is_old: true, ..at(bytes, 0) };
+        let old = |bytes| ProcessReading { is_old: true, ..at(bytes, 0) };
         assert_eq!(counters.pass(vec![], vec![(1, old(1000))]).write_bytes, 0);
         assert_eq!(counters.pass(vec![], vec![(1, old(1003))]).write_bytes, 3);
     }

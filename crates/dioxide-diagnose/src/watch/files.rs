@@ -14,7 +14,7 @@ pub const FILES_MAX: usize = 4096;
 /// Files and devices, and the descriptors that refer to them.
 #[derive(Debug, Default)]
 pub struct Files {
-    seen: Vec<Seen>,
+    seen: Vec<OpenedFile>,
     by_identity: HashMap<Identity, usize>,
     descriptors: HashMap<(u32, i32), Descriptor>,
     /// Descriptors resolved since the last call of [`Self::next_look`].
@@ -28,7 +28,7 @@ pub struct Files {
 const O_DSYNC: u32 = 0o10000;
 
 #[derive(Debug)]
-struct Seen {
+struct OpenedFile {
     file: SeenFile,
     identity: Identity,
     /// Of its file system, as tracepoints have it. Files of btrfs have other numbers.
@@ -150,7 +150,7 @@ impl Files {
         let file = self.known(file_identity, &path).or_else(|| {
             let mount =
                 field(&info, "mnt_id:").and_then(|id| self.mount(process, id.parse().ok()?));
-            self.add(Seen::new(path, file_identity, stat, mount.as_ref()))
+            self.add(OpenedFile::new(path, file_identity, stat, mount.as_ref()))
         });
         let Some(index) = file else { return nothing };
         self.seen[index].opened_with(flags);
@@ -166,7 +166,7 @@ impl Files {
         is_same.then_some(index)
     }
 
-    fn add(&mut self, seen: Seen) -> Option<usize> {
+    fn add(&mut self, seen: OpenedFile) -> Option<usize> {
         if self.seen.len() == FILES_MAX {
             return None;
         }
@@ -258,7 +258,7 @@ impl Files {
     }
 }
 
-impl Seen {
+impl OpenedFile {
     fn new(path: String, identity: Identity, stat: &Stat, mount: Option<&Mount>) -> Self {
         // Tracepoints and devices show the file system below an overlay.
         let below = mount.and_then(overlay::below);

@@ -49,7 +49,7 @@ use files::Files;
 use look::normalised;
 use pace::Pace;
 use process::Process;
-use queues::{NAP, Part, Queues, Reading, Waits};
+use queues::{NAP, Part, Queues, ThreadReading, WaitingThread};
 use recorder::Recorder;
 use rivals::{Rivals, waits_for_inode};
 use rustix::fs::makedev;
@@ -62,7 +62,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tally::{Place, Tally};
+use tally::{SampledPlace, Tally};
 use trace::Tracer;
 use watched::Watched;
 
@@ -392,16 +392,17 @@ impl Gathering {
                     let thread = (process.pid, tid);
                     let waits = self.queues.waits(thread, runs, Instant::now());
                     let is_waiter = part == Part::Waits;
-                    waiter = (is_waiter && waits == Waits::RanLately).then_some(thread);
+                    waiter = (is_waiter && waits == WaitingThread::RanLately).then_some(thread);
                     let futex = call.as_ref().and_then(|call| call.futex);
-                    let reading = Reading { thread, task: normalised(&name), part, futex, runs };
+                    let reading =
+                        ThreadReading { thread, task: normalised(&name), part, futex, runs };
                     match waits {
                         _ if waiter.is_some() || !is_waiter => readings.push(reading),
-                        Waits::Idle => idle.push(reading),
-                        Waits::RanLately | Waits::Unknown => {}
+                        WaitingThread::Idle => idle.push(reading),
+                        WaitingThread::RanLately | WaitingThread::Unknown => {}
                     }
                 }
-                let place = Place {
+                let place = SampledPlace {
                     process: process.pid,
                     task: name,
                     state: look.state,

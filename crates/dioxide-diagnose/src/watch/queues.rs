@@ -27,7 +27,7 @@ const FOLLOWERS_MIN: f64 = 0.25;
 
 /// What a sampled thread does with others, and how often it has run.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct ThreadReading {
     pub thread: Tid,
     /// Without numbers.
     pub task: String,
@@ -58,14 +58,14 @@ impl Part {
 #[derive(Debug, Default)]
 pub struct Queues {
     last_run: HashMap<Tid, LastRun>,
-    before: Vec<Reading>,
+    before: Vec<ThreadReading>,
     files: BTreeMap<usize, Led>,
     waiters: HashMap<Tid, Waiter>,
     /// By process and address, the threads with a stack, and their stacks.
     futexes: BTreeMap<(u32, u64), (HashSet<Tid>, Counts)>,
     wakes: Wakes,
     /// The idle threads of this pass.
-    idle: Vec<Reading>,
+    idle: Vec<ThreadReading>,
     /// Stacks of idle threads, by name.
     idle_stacks: BTreeMap<String, Counts>,
 }
@@ -83,7 +83,7 @@ struct LastRun {
 
 /// A thread that waits for a futex or a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waits {
+pub enum WaitingThread {
     /// It was seen to run within [`LATELY`].
     RanLately,
     /// It has not run for that time.
@@ -114,22 +114,22 @@ struct Waiter {
 
 impl Queues {
     /// Whether a thread that waits has run lately.
-    pub fn waits(&mut self, thread: Tid, runs: u64, now: Instant) -> Waits {
+    pub fn waits(&mut self, thread: Tid, runs: u64, now: Instant) -> WaitingThread {
         let first = LastRun { runs, at: now, has_run: false };
         let last = self.last_run.entry(thread).or_insert(first);
         if last.runs != runs {
             *last = LastRun { runs, at: now, has_run: true };
         }
         match now.duration_since(last.at) < LATELY {
-            true if last.has_run => Waits::RanLately,
-            true => Waits::Unknown,
-            false => Waits::Idle,
+            true if last.has_run => WaitingThread::RanLately,
+            true => WaitingThread::Unknown,
+            false => WaitingThread::Idle,
         }
     }
 
     /// Counts a pass: its leaders, its waiters that ran lately, and idle threads. Returns whether
     /// a second reading would show anything.
-    pub fn look(&mut self, now: Vec<Reading>, idle: Vec<Reading>) -> bool {
+    pub fn look(&mut self, now: Vec<ThreadReading>, idle: Vec<ThreadReading>) -> bool {
         self.idle = idle;
         let runs = now.iter().map(|reading| (reading.thread, reading.runs)).collect();
         let before = std::mem::take(&mut self.before);
@@ -165,9 +165,9 @@ impl Queues {
     }
 
     /// Counts stacks of the pass: of its leaders, of some of its waiters, and of an idle thread.
-    pub fn take_stacks(&mut self, mut stack: impl FnMut(&Reading) -> Option<Vec<usize>>) {
-        let leads = |reading: &&Reading| reading.part != Part::Waits;
-        let (leaders, mut waiters): (Vec<&Reading>, Vec<&Reading>) =
+    pub fn take_stacks(&mut self, mut stack: impl FnMut(&ThreadReading) -> Option<Vec<usize>>) {
+        let leads = |reading: &&ThreadReading| reading.part != Part::Waits;
+        let (leaders, mut waiters): (Vec<&ThreadReading>, Vec<&ThreadReading>) =
             self.before.iter().partition(leads);
         fastrand::shuffle(&mut waiters);
         fastrand::shuffle(&mut self.idle);
@@ -201,20 +201,21 @@ impl Queues {
     /// the second has them last: if a leader slept through both, it slept while its waiters were
     /// read.
     pub fn nap(&mut self, read: impl Fn(Tid) -> Option<u64>, nap: impl FnOnce()) {
-        let leads = |reading: &Reading| reading.part != Part::Waits;
+        let leads = |reading: &ThreadReading| reading.part != Part::Waits;
         let (leaders, waiters) = self.before.iter().cloned().partition::<Vec<_>, _>(leads);
-        let still = |reading: &Reading| read(reading.thread) == Some(reading.runs);
-        let mut both: Vec<Reading> = leaders.into_iter().chain(waiters).filter(still).collect();
+        let still = |reading: &ThreadReading| read(reading.thread) == Some(reading.runs);
+        let mut both: Vec<ThreadReading> =
+            leaders.into_iter().chain(waiters).filter(still).collect();
         nap();
         both.reverse();
-        let again = |reading: &Reading| Some((reading.thread, read(reading.thread)?));
+        let again = |reading: &ThreadReading| Some((reading.thread, read(reading.thread)?));
         let runs = both.iter().filter_map(again).collect();
         self.compare(&both, &runs, false);
     }
 
     /// Between two readings a leader slept on, or all of a file moved. Who of their waiters ran?
-    fn compare(&mut self, before: &[Reading], runs: &HashMap<Tid, u64>, is_long: bool) {
-        let slept = |reading: &Reading| runs.get(&reading.thread) == Some(&reading.runs);
+    fn compare(&mut self, before: &[ThreadReading], runs: &HashMap<Tid, u64>, is_long: bool) {
+        let slept = |reading: &ThreadReading| runs.get(&reading.thread) == Some(&reading.runs);
         let mut held: BTreeMap<usize, bool> = BTreeMap::new();
         for reading in before {
             if let Part::Leads { file, .. } = reading.part {
@@ -337,14 +338,14 @@ mod tests {
     use crate::evidence::Pairs;
     use std::cell::Cell;
 
-    fn waits(tid: u32, runs: u64) -> Reading {
+    fn waits(tid: u32, runs: u64) -> ThreadReading {
         let (thread, task) = ((1, tid), "worker".into());
-        Reading { thread, task, part: Part::Waits, futex: None, runs }
+        ThreadReading { thread, task, part: Part::Waits, futex: None, runs }
     }
 
-    fn leads(tid: u32, runs: u64) -> Reading {
+    fn leads(tid: u32, runs: u64) -> ThreadReading {
         let part = Part::Leads { file: 0, call: "fdatasync".into() };
-        Reading { part, ..waits(tid, runs) }
+        ThreadReading { part, ..waits(tid, runs) }
     }
 
     /// Thread 2 runs at the end of each flush of thread 1, and thread 3 never.
@@ -407,7 +408,7 @@ mod tests {
     #[test]
     fn stacks_are_kept_of_futexes_with_several_waiters() {
         let mut queues = Queues::default();
-        let on = |tid, futex| Reading { futex: Some(futex), ..waits(tid, 0) };
+        let on = |tid, futex| ThreadReading { futex: Some(futex), ..waits(tid, 0) };
         assert!(queues.look(vec![leads(1, 0), on(2, 64), on(3, 64), on(4, 128)], vec![]));
         queues.take_stacks(|reading| Some(vec![usize::from(reading.part == Part::Waits)]));
         let stacks = vec![Stack { count: 2, functions: vec![1] }];
@@ -426,9 +427,9 @@ mod tests {
     fn a_thread_that_sleeps_for_long_has_not_run_lately() {
         let (mut queues, begun) = (Queues::default(), Instant::now());
         let after = |millis| begun + Duration::from_millis(millis);
-        assert_eq!(queues.waits((1, 2), 7, begun), Waits::Unknown, "not seen to run");
-        assert_eq!(queues.waits((1, 2), 8, after(10)), Waits::RanLately);
-        assert_eq!(queues.waits((1, 2), 8, after(900)), Waits::RanLately);
-        assert_eq!(queues.waits((1, 2), 8, after(1100)), Waits::Idle);
+        assert_eq!(queues.waits((1, 2), 7, begun), WaitingThread::Unknown, "not seen to run");
+        assert_eq!(queues.waits((1, 2), 8, after(10)), WaitingThread::RanLately);
+        assert_eq!(queues.waits((1, 2), 8, after(900)), WaitingThread::RanLately);
+        assert_eq!(queues.waits((1, 2), 8, after(1100)), WaitingThread::Idle);
     }
 }

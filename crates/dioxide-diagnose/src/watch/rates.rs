@@ -2,7 +2,7 @@
 
 use super::bins::Bins;
 use super::latencies::Latencies;
-use super::trace::pairs::{Batch, Begun, Traced};
+use super::trace::pairs::{Batch, Begun, TracedCall};
 use crate::activity::{CallStats, Coverage};
 use crate::channels;
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub struct Rates {
     /// By number and file.
-    calls: HashMap<(usize, Option<usize>), Sums>,
+    calls: HashMap<(usize, Option<usize>), CallSums>,
     pub over_time: Bins,
     pub syncs_over_time: Bins,
     traced_ns: u64,
@@ -21,7 +21,7 @@ pub struct Rates {
 }
 
 #[derive(Debug, Default)]
-struct Sums {
+struct CallSums {
     name: &'static str,
     count: f64,
     bytes: f64,
@@ -60,7 +60,7 @@ impl Rates {
         self.traced_ns += (traced_ns as f64 * part) as u64;
         self.lost_events = self.lost_events.saturating_add(lost_events);
         let mut known: HashMap<Begun, Target> = HashMap::new();
-        let mut by_call: HashMap<(usize, Option<usize>), Vec<Traced>> = HashMap::new();
+        let mut by_call: HashMap<(usize, Option<usize>), Vec<TracedCall>> = HashMap::new();
         for mut call in calls {
             call.weight *= part;
             let of_call = Begun {
@@ -92,7 +92,7 @@ impl Rates {
         let share = (self.traced_ns as f64 / watched_ns.max(1) as f64).min(1.0);
         let ended_calls = self.ended_calls.round() as u64;
         let coverage = Coverage { share, lost_events: self.lost_events, ended_calls };
-        let stats = |((_, file), sums): ((usize, Option<usize>), Sums)| {
+        let stats = |((_, file), sums): ((usize, Option<usize>), CallSums)| {
             let quantile = |share| sums.latencies.quantile(share);
             Some(CallStats {
                 name: sums.name.to_owned(),
@@ -115,11 +115,11 @@ impl Rates {
     }
 }
 
-impl Sums {
-    fn add(&mut self, calls: &[Traced], count: f64) {
+impl CallSums {
+    fn add(&mut self, calls: &[TracedCall], count: f64) {
         self.count += count;
         let (mut ended, mut bytes, mut wanted) = (0.0, 0.0, 0.0);
-        for Traced { begun, latency, result, weight } in calls {
+        for TracedCall { begun, latency, result, weight } in calls {
             self.latencies.add(*latency, *weight);
             wanted += weight * begun.wanted_bytes().unwrap_or(0) as f64;
             let Some(result) = result else { continue };
@@ -161,12 +161,12 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn call(number: Sysno, ns: u64, result: Option<i64>, weight: f64) -> Traced {
+    fn call(number: Sysno, ns: u64, result: Option<i64>, weight: f64) -> TracedCall {
         let begun = Begun { tid: 1, number: number.id() as usize, arguments: [3, 4096] };
-        Traced { begun, latency: Latency { ns, is_at_least: result.is_none() }, result, weight }
+        TracedCall { begun, latency: Latency { ns, is_at_least: result.is_none() }, result, weight }
     }
 
-    fn batch(calls: Vec<Traced>) -> Batch {
+    fn batch(calls: Vec<TracedCall>) -> Batch {
         Batch {
             from_ns: 5 * SECOND,
             to_ns: 6 * SECOND,
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    fn rates(calls: Vec<Traced>, target: Target) -> Rates {
+    fn rates(calls: Vec<TracedCall>, target: Target) -> Rates {
         let mut rates = Rates::default();
         rates.add(batch(calls), (5 * SECOND, u64::MAX), |_| target);
         rates

@@ -124,7 +124,7 @@ impl Recorder {
             CallsFrom::Counters => self.counters.calls.clone(),
             CallsFrom::Nothing => Bins::default(),
         };
-        let sums = Sums {
+        let sums = TimelineSums {
             calls,
             syncs: has_calls.then(|| self.rates.syncs_over_time.clone()),
             bytes: counters.map(|_| self.counters.bytes.clone()),
@@ -161,7 +161,7 @@ fn target(
 }
 
 /// The sums of a timeline.
-struct Sums<'a> {
+struct TimelineSums<'a> {
     calls: Bins,
     syncs: Option<Bins>,
     bytes: Option<Bins>,
@@ -170,7 +170,7 @@ struct Sums<'a> {
     sampled: &'a [Bins],
 }
 
-fn timeline(evidence: &Evidence, calls_from: CallsFrom, sums: Sums<'_>) -> Timeline {
+fn timeline(evidence: &Evidence, calls_from: CallsFrom, sums: TimelineSums<'_>) -> Timeline {
     let all = [Some(&sums.calls), sums.syncs.as_ref(), sums.bytes.as_ref(), Some(&sums.looks)];
     let all = all.into_iter().flatten().chain(sums.sampled);
     let interval_ns = all.map(Bins::interval_ns).max().expect("at least the looks");

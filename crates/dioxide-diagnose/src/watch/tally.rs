@@ -11,7 +11,7 @@ const PLACES_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub struct Tally {
-    places: HashMap<Place, Seen>,
+    places: HashMap<SampledPlace, PlaceCounts>,
     threads: HashSet<Tid>,
     processes: HashSet<u32>,
 }
@@ -20,7 +20,7 @@ pub struct Tally {
 pub type Tid = (u32, u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct SampledPlace {
     pub process: u32,
     /// The thread's own name.
     pub task: String,
@@ -33,7 +33,7 @@ pub struct Place {
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct PlaceCounts {
     count: u64,
     threads: HashSet<Tid>,
     over_time: Bins,
@@ -41,7 +41,7 @@ struct Seen {
 
 impl Tally {
     /// Adds a sample of this moment.
-    pub fn add(&mut self, thread: Tid, mut place: Place, at_ns: u64) {
+    pub fn add(&mut self, thread: Tid, mut place: SampledPlace, at_ns: u64) {
         self.processes.insert(thread.0);
         self.threads.insert(thread);
         place.task = normalised(&place.task);
@@ -69,7 +69,7 @@ impl Tally {
     /// The most frequent first, each with its samples over time. `queues` has the queue of each
     /// thread that is in one.
     pub fn finish(self, queues: &HashMap<Tid, usize>) -> (Vec<Sighting>, Vec<Bins>) {
-        let mut places: HashMap<(Place, Option<usize>), Seen> = HashMap::new();
+        let mut places: HashMap<(SampledPlace, Option<usize>), PlaceCounts> = HashMap::new();
         for (mut place, seen) in self.places {
             let queue = place.waiter.take().and_then(|thread| queues.get(&thread).copied());
             let known = places.entry((place, queue)).or_default();
@@ -77,7 +77,7 @@ impl Tally {
             known.threads.extend(seen.threads);
             known.over_time.merge(seen.over_time);
         }
-        let sighting = |((place, queue), seen): ((Place, Option<usize>), Seen)| {
+        let sighting = |((place, queue), seen): ((SampledPlace, Option<usize>), PlaceCounts)| {
             let over_time = seen.over_time;
             let sighting = Sighting {
                 count: seen.count,
@@ -110,7 +110,7 @@ mod tests {
             let waiter = (thread < 3).then_some((7, thread));
             let call = Some(Call::named("futex"));
             let task = "server".into();
-            let place = Place {
+            let place = SampledPlace {
                 process: 7,
                 task,
                 state: 'S',

@@ -5,7 +5,7 @@
 use crate::common::Random;
 use dioxide::{Buffer, File, OpenOptions, Result};
 use dioxide_ext::OpenInImage;
-use dioxide_testkit::ext_volume::{Entry, ExtKind, ExtVolume, Pieces, Shape, Tree};
+use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Pieces, Shape, Tree, TreeEntry};
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::records::Frame;
 use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trial};
@@ -217,7 +217,7 @@ impl Bed {
     /// The expected content of a file.
     pub fn model(&self, name: &str) -> Model {
         let planted = || match self.tree.0.get(Path::new(name)) {
-            Some(Entry { content: Some(content), .. }) => Model::of(content),
+            Some(TreeEntry { content: Some(content), .. }) => Model::of(content),
             _ => panic!("no file {name} was planted"),
         };
         self.models.get(name).cloned().unwrap_or_else(planted)

@@ -21,7 +21,7 @@ pub enum Ending {
 
 /// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ScanStep {
     /// The scan needs at least this many bytes from [`Scan::offset`] on.
     More(u64),
     /// The scan is complete.
@@ -122,25 +122,25 @@ impl Scan {
     }
 
     /// Checks the frames of `window`, which begins at [`offset`](Self::offset).
-    pub fn step(&mut self, window: &[u8]) -> Step {
+    pub fn step(&mut self, window: &[u8]) -> ScanStep {
         let mut rest = window;
         loop {
             let frame = match Frame::parse(rest, self.home, self.offset) {
                 Ok(frame) => frame,
                 Err(Refused::Longer(bytes)) if self.offset + bytes <= self.bytes => {
-                    return Step::More(bytes);
+                    return ScanStep::More(bytes);
                 }
-                Err(Refused::Invalid | Refused::Longer(_)) => return Step::Ended(Ending::Open),
+                Err(Refused::Invalid | Refused::Longer(_)) => return ScanStep::Ended(Ending::Open),
                 Err(Refused::Unknown { kind, flags }) => {
                     let reason = format!("a frame of kind {kind} with flags {flags:#x}");
-                    return Step::Ended(Ending::Unknown(reason));
+                    return ScanStep::Ended(Ending::Unknown(reason));
                 }
             };
             if let Err(reason) = self.take(&frame) {
-                return Step::Ended(Ending::Contradiction(reason));
+                return ScanStep::Ended(Ending::Contradiction(reason));
             }
             if frame.kind == Kind::End {
-                return Step::Ended(Ending::End);
+                return ScanStep::Ended(Ending::End);
             }
             rest = &rest[frame.bytes() as usize..];
         }
@@ -319,8 +319,8 @@ mod tests {
         loop {
             let from = scan.offset() as usize;
             match scan.step(&bytes[from..bytes.len().min(from + window)]) {
-                Step::More(bytes) => window = bytes as usize,
-                Step::Ended(ending) => return (scan, ending),
+                ScanStep::More(bytes) => window = bytes as usize,
+                ScanStep::Ended(ending) => return (scan, ending),
             }
         }
     }

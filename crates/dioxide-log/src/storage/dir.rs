@@ -3,7 +3,7 @@
 //! to another log, see `pool_dir.rs`.
 
 use super::pool_dir::PoolDir;
-use super::steps::{FileSystem, Step, Steps};
+use super::steps::{FileSystem, Steps, StorageStep};
 use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
 use dioxide::text::shown;
@@ -65,9 +65,9 @@ impl Dir {
         // A log with segments was opened before.
         if missing || segment_names(path)?.is_empty() {
             match &pool {
-                Some(pool) => {
-                    pool.steps().take_all(&[Step::Create(path), Step::Sync(above(path))])?
-                }
+                Some(pool) => pool
+                    .steps()
+                    .take_all(&[StorageStep::Create(path), StorageStep::Sync(above(path))])?,
                 None => create_dirs(path, &FileSystem)?,
             }
         }
@@ -75,7 +75,7 @@ impl Dir {
         remove_if_there(&path.join(UNFINISHED))?;
         // A process that was killed may not have synced its last names.
         match &pool {
-            Some(pool) => pool.steps().take(Step::Sync(path))?,
+            Some(pool) => pool.steps().take(StorageStep::Sync(path))?,
             None => sync_dir(path)?,
         }
         let next = segment_names(path)?.into_iter().map(|(number, _)| number + 1).max();
@@ -462,12 +462,13 @@ pub(super) fn create_dirs(path: &Path, steps: &dyn Steps) -> Result<()> {
     let missing: Vec<_> = missing.collect();
     let there = path.ancestors().nth(missing.len()).filter(|dir| dir.parent().is_some());
     if let Some(there) = there
-        && let Err(error) = steps.take(Step::Sync(above(there)))
+        && let Err(error) = steps.take(StorageStep::Sync(above(there)))
         && !UNSYNCED.iter().any(|kind| is(&error, *kind))
     {
         return Err(error);
     }
-    let make = |dir: &Path| steps.take_all(&[Step::Create(dir), Step::Sync(above(dir))]);
+    let make =
+        |dir: &Path| steps.take_all(&[StorageStep::Create(dir), StorageStep::Sync(above(dir))]);
     missing.into_iter().rev().try_for_each(make)
 }
 

@@ -16,12 +16,12 @@ const SECTOR_BYTES: usize = 512;
 /// A power cut keeps any subset of the sectors (512 bytes) of each write that was not stable.
 #[derive(Clone)]
 pub struct Memory {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
 }
 
 #[derive(Default)]
-struct State {
-    segments: BTreeMap<u64, Content>,
+struct MemoryState {
+    segments: BTreeMap<u64, SegmentContent>,
     next: u64,
     faults: Faults,
     calls: u64,
@@ -30,7 +30,7 @@ struct State {
 }
 
 #[derive(Clone, Default)]
-struct Content {
+struct SegmentContent {
     /// What a power cut certainly keeps.
     stable: Vec<u8>,
     /// Writes that were not stable, in their order.
@@ -68,10 +68,10 @@ impl fmt::Debug for Memory {
 impl Memory {
     /// An empty disk.
     pub fn new(faults: Faults) -> Self {
-        Self { state: Arc::new(Mutex::new(State { faults, ..State::default() })) }
+        Self { state: Arc::new(Mutex::new(MemoryState { faults, ..MemoryState::default() })) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,14 +104,18 @@ impl Memory {
             content.seen = content.stable.clone();
         }
         let next = state.next;
-        Self { state: Arc::new(Mutex::new(State { segments, next, ..State::default() })) }
+        Self {
+            state: Arc::new(Mutex::new(MemoryState { segments, next, ..MemoryState::default() })),
+        }
     }
 
     /// The disk after the process was killed: what was written is there, and not yet stable.
     pub fn after_kill(&self) -> Self {
         let state = self.state();
         let (segments, next) = (state.segments.clone(), state.next);
-        Self { state: Arc::new(Mutex::new(State { segments, next, ..State::default() })) }
+        Self {
+            state: Arc::new(Mutex::new(MemoryState { segments, next, ..MemoryState::default() })),
+        }
     }
 
     /// The names of the segments, which [`edit`](Self::edit) and [`copy`](Self::copy) take.
@@ -143,7 +147,7 @@ impl Memory {
         let mut state = self.state();
         let name = state.next;
         state.next += 1;
-        let content = Content { stable: bytes.clone(), unstable: Vec::new(), seen: bytes };
+        let content = SegmentContent { stable: bytes.clone(), unstable: Vec::new(), seen: bytes };
         state.segments.insert(name, content);
         name
     }
@@ -160,26 +164,26 @@ impl Memory {
 }
 
 /// What is to happen to a call.
-enum Fate {
+enum CallFate {
     Works,
     /// It ends with an error. Its data may reach the disk.
     Fails(io::Error),
 }
 
-impl State {
-    fn call(&mut self) -> Result<Fate> {
+impl MemoryState {
+    fn call(&mut self) -> Result<CallFate> {
         if self.dead {
             return Err(failed(io::Error::other("the power has failed")));
         }
         self.calls += 1;
         if self.faults.power_cut == Some(self.calls) {
             self.dead = true;
-            return Ok(Fate::Fails(io::Error::other("the power fails")));
+            return Ok(CallFate::Fails(io::Error::other("the power fails")));
         }
         if self.faults.failed_call == Some(self.calls) {
-            return Ok(Fate::Fails(io::Error::other("a planted error")));
+            return Ok(CallFate::Fails(io::Error::other("a planted error")));
         }
-        Ok(Fate::Works)
+        Ok(CallFate::Works)
     }
 }
 
@@ -194,7 +198,7 @@ impl Storage for Memory {
 
     fn segments(&self) -> Result<Vec<Arc<dyn Segment>>> {
         let state = self.state();
-        let segment = |(name, content): (&u64, &Content)| {
+        let segment = |(name, content): (&u64, &SegmentContent)| {
             Arc::new(MemorySegment::new(self, *name, content.seen.len() as u64)) as Arc<dyn Segment>
         };
         Ok(state.segments.iter().map(segment).collect())
@@ -202,7 +206,7 @@ impl Storage for Memory {
 
     fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
         let mut state = self.state();
-        if let Fate::Fails(error) = state.call()? {
+        if let CallFate::Fails(error) = state.call()? {
             return Err(failed(error));
         }
         if state.faults.segments_max.is_some_and(|max| state.segments.len() >= max) {
@@ -246,7 +250,7 @@ impl MemorySegment {
         format!("memory/{name}").into()
     }
 
-    fn with<R>(&self, with: impl FnOnce(&mut State, u64) -> Result<R>) -> Result<R> {
+    fn with<R>(&self, with: impl FnOnce(&mut MemoryState, u64) -> Result<R>) -> Result<R> {
         let mut state = self.disk.state();
         if !state.segments.contains_key(&self.name) {
             return Err(Error::system("open", &self.path, io::ErrorKind::NotFound));
@@ -272,7 +276,7 @@ impl Segment for MemorySegment {
             let at = offset as usize..offset as usize + data.len();
             content.seen[at.clone()].copy_from_slice(data);
             content.unstable.push((at.start, data.into()));
-            if let Fate::Fails(error) = fate {
+            if let CallFate::Fails(error) = fate {
                 return Err(failed(error));
             }
             if durable && !lies {
@@ -293,7 +297,7 @@ impl Segment for MemorySegment {
 
     fn sync(&self) -> Result<()> {
         self.with(|state, name| {
-            if let Fate::Fails(error) = state.call()? {
+            if let CallFate::Fails(error) = state.call()? {
                 return Err(failed(error));
             }
             let lies = state.faults.lies;

@@ -22,7 +22,7 @@
 //! a log is given back once that log is open.
 
 use super::dir::{segment_name, segment_names};
-use super::steps::{Step, Steps};
+use super::steps::{Steps, StorageStep};
 use crate::error::{Error, Result};
 use crate::format::header::{Found, Header};
 use crate::format::{BLOCK_BYTES, is_segment_size};
@@ -58,9 +58,9 @@ impl PoolDir {
     /// Opens a directory, creates it if it is missing, and overwrites headers that a crash left.
     pub fn open(path: &Path, segments_max: usize, steps: Arc<dyn Steps>) -> Result<Self> {
         // The set makes its name stable.
-        steps.take(Step::Create(path))?;
+        steps.take(StorageStep::Create(path))?;
         // A process that was killed may not have synced its last names.
-        steps.take(Step::Sync(path))?;
+        steps.take(StorageStep::Sync(path))?;
         let segments = segments_of(path)?;
         let next_name = segments.last().map_or(0, |(number, _)| number + 1);
         let mut free = VecDeque::new();
@@ -70,7 +70,7 @@ impl PoolDir {
                 Err(error) => {
                     // The set does not need it.
                     log::warn!("{error}");
-                    steps.take(Step::Remove(&segment.path))?;
+                    steps.take(StorageStep::Remove(&segment.path))?;
                 }
             }
         }
@@ -108,9 +108,11 @@ impl PoolDir {
         let Some(taken) = taken else { return Ok(false) };
         let from = taken.path.as_path();
         let moved = head
-            .map_or(Ok(()), |block| self.steps.take(Step::Head { path: from, block }))
-            .and_then(|()| self.steps.take(Step::Rename { from, to }))
-            .and_then(|()| self.steps.take_all(&[Step::Sync(dir), Step::Sync(&self.path)]));
+            .map_or(Ok(()), |block| self.steps.take(StorageStep::Head { path: from, block }))
+            .and_then(|()| self.steps.take(StorageStep::Rename { from, to }))
+            .and_then(|()| {
+                self.steps.take_all(&[StorageStep::Sync(dir), StorageStep::Sync(&self.path)])
+            });
         if let Err(error) = moved {
             self.drop_both(from, to);
             return Err(error);
@@ -124,7 +126,7 @@ impl PoolDir {
     fn drop_both(&self, from: &Path, to: &Path) {
         self.counters.on_removed();
         for path in [from, to] {
-            let _ = self.steps.take(Step::Remove(path));
+            let _ = self.steps.take(StorageStep::Remove(path));
         }
     }
 
@@ -133,16 +135,16 @@ impl PoolDir {
     pub fn give(&self, segment: &Path, bytes: u64, dir: &Path) -> Result<()> {
         if self.segments_max == 0 {
             self.counters.on_removed();
-            return self.steps.take(Step::Remove(segment));
+            return self.steps.take(StorageStep::Remove(segment));
         }
         let number = self.next_name.fetch_add(1, Relaxed);
         let to = self.path.join(segment_name(number));
         let zeros = Buffer::zeroed(BLOCK_BYTES as usize);
         let steps = [
-            Step::Head { path: segment, block: &zeros },
-            Step::Rename { from: segment, to: &to },
-            Step::Sync(&self.path),
-            Step::Sync(dir),
+            StorageStep::Head { path: segment, block: &zeros },
+            StorageStep::Rename { from: segment, to: &to },
+            StorageStep::Sync(&self.path),
+            StorageStep::Sync(dir),
         ];
         // Those of another size may not be needed any more, and are the oldest then.
         let room = self.make_room(self.segments_max - 1);
@@ -166,7 +168,7 @@ impl PoolDir {
                 log::warn!("{error}");
             }
         }
-        self.steps.take(Step::RemoveAll(dir))
+        self.steps.take(StorageStep::RemoveAll(dir))
     }
 
     /// Removes the oldest segments beyond this number.
@@ -179,7 +181,7 @@ impl PoolDir {
             let oldest = free.pop_front().expect("one more");
             drop(free);
             self.counters.on_removed();
-            self.steps.take(Step::Remove(&oldest.path))?;
+            self.steps.take(StorageStep::Remove(&oldest.path))?;
         }
     }
 }
@@ -206,7 +208,7 @@ fn erase_header(path: &Path, steps: &dyn Steps) -> Result<()> {
         Found::Blank => Ok(()),
         _ => {
             block.fill(0);
-            steps.take(Step::Head { path, block: &block })
+            steps.take(StorageStep::Head { path, block: &block })
         }
     }
 }

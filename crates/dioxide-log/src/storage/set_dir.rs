@@ -12,7 +12,7 @@
 
 use super::dir::{Dir, Lock, create_dirs, is, segment_names};
 use super::pool_dir::PoolDir;
-use super::steps::{Step, Steps};
+use super::steps::{Steps, StorageStep};
 use crate::error::{Error, Result};
 use dioxide::text::shown;
 use std::fs;
@@ -63,7 +63,7 @@ impl SetDir {
         let lock = Lock::take(path, LOCK)?;
         let pool = Arc::new(PoolDir::open(&path.join(POOL), segments_max, steps.clone())?);
         // A process that was killed may not have synced its last names.
-        steps.take(Step::Sync(path))?;
+        steps.take(StorageStep::Sync(path))?;
         let set = Self { path: path.into(), lock, pool, steps, removing: Mutex::default() };
         set.finish_removal()?;
         Ok(set)
@@ -115,7 +115,7 @@ impl SetDir {
             return Err(Error::Missing { path: from });
         }
         let lock = self.log(name, false)?;
-        self.steps.take(Step::Rename { from: &from, to: &to })?;
+        self.steps.take(StorageStep::Rename { from: &from, to: &to })?;
         drop(lock);
         self.finish_removal()
     }
@@ -126,7 +126,7 @@ impl SetDir {
             return Ok(());
         }
         // The log must not come back without its segments.
-        self.steps.take(Step::Sync(&self.path))?;
+        self.steps.take(StorageStep::Sync(&self.path))?;
         self.pool.dissolve(&removed)
     }
 

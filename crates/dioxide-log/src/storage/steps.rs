@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum StorageStep<'a> {
     /// Overwrites the first block of a segment. It is stable then.
     Head { path: &'a Path, block: &'a [u8] },
     /// Makes a directory, unless it is there.
@@ -27,9 +27,9 @@ pub enum Step<'a> {
 
 /// What takes steps: the file system, or a test that stops before one.
 pub trait Steps: Debug + Send + Sync {
-    fn take(&self, step: Step<'_>) -> Result<()>;
+    fn take(&self, step: StorageStep<'_>) -> Result<()>;
 
-    fn take_all(&self, steps: &[Step<'_>]) -> Result<()> {
+    fn take_all(&self, steps: &[StorageStep<'_>]) -> Result<()> {
         steps.iter().try_for_each(|step| self.take(*step))
     }
 }
@@ -39,20 +39,20 @@ pub trait Steps: Debug + Send + Sync {
 pub struct FileSystem;
 
 impl Steps for FileSystem {
-    fn take(&self, step: Step<'_>) -> Result<()> {
+    fn take(&self, step: StorageStep<'_>) -> Result<()> {
         match step {
-            Step::Head { path, block } => {
+            StorageStep::Head { path, block } => {
                 let segment = SegmentFile::new(path.into(), block.len() as u64);
                 segment.write(block, 0, true)?;
                 segment.rest()
             }
-            Step::Create(dir) => make_dir(dir),
-            Step::Rename { from, to } => {
+            StorageStep::Create(dir) => make_dir(dir),
+            StorageStep::Rename { from, to } => {
                 fs::rename(from, to).map_err(|error| Error::system("rename", from, error))
             }
-            Step::Sync(dir) => sync_dir(dir),
-            Step::Remove(path) => remove_if_there(path),
-            Step::RemoveAll(path) => {
+            StorageStep::Sync(dir) => sync_dir(dir),
+            StorageStep::Remove(path) => remove_if_there(path),
+            StorageStep::RemoveAll(path) => {
                 fs::remove_dir_all(path).map_err(|error| Error::system("remove", path, error))
             }
         }

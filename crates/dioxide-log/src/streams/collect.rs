@@ -14,7 +14,7 @@
 
 use super::entry::Entry;
 use super::log::Core;
-use super::stream::Shared;
+use super::stream::SharedStream;
 use super::table::Table;
 use super::usage::Need;
 use crate::batch::Purpose;
@@ -119,7 +119,7 @@ fn collect_all(core: &Core, need: Need) -> Result<()> {
 
 /// A record that was copied.
 struct Moved {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStream>,
     lsn: Lsn,
     from: Location,
     to: Location,
@@ -185,7 +185,7 @@ fn collect(core: &Core, oldest: u64, front: Lsn, end: Lsn) -> Result<bool> {
 /// Copies a record to the end of the log, if its stream has it at this location. Returns where.
 fn copy(
     core: &Core,
-    shared: &Shared,
+    shared: &SharedStream,
     lsn: Lsn,
     from: Location,
     payload: &[u8],

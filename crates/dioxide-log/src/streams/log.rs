@@ -3,7 +3,7 @@
 use super::collect::{self, Signal};
 use super::entry::{Entry, HEADER_BYTES as RECORD_HEADER_BYTES};
 use super::reader;
-use super::stream::{Shared, Stream};
+use super::stream::{SharedStream, Stream};
 use super::table::{Replays, Table};
 use dioxide::Owner;
 
@@ -66,9 +66,9 @@ const UNUSED_MAX: usize = 1024;
 /// Each stream is as a [`Log`]: every acknowledged record is there. A batch of several streams is
 /// there whole, or not at all.
 #[derive(Clone)]
-pub struct StreamLog(pub(super) Arc<Open>);
+pub struct StreamLog(pub(super) Arc<OpenStreams>);
 
-pub(super) struct Open {
+pub(super) struct OpenStreams {
     pub core: Arc<Core>,
     collector: Mutex<Option<JoinHandle<()>>>,
     /// The process that opened the log.
@@ -78,7 +78,7 @@ pub(super) struct Open {
 /// What the log shares with its collector.
 pub(super) struct Core {
     pub log: Log,
-    pub streams: Mutex<BTreeMap<u64, Arc<Shared>>>,
+    pub streams: Mutex<BTreeMap<u64, Arc<SharedStream>>>,
     pub usage: Mutex<Usage>,
     pub signal: Signal,
     /// One thread collects at a time.
@@ -164,7 +164,8 @@ impl StreamLog {
             // So that the close writes nothing.
             log.writer().refuse(error.clone());
         })?;
-        let streams = tables.into_iter().map(|(id, table)| (id, Arc::new(Shared::new(table))));
+        let streams =
+            tables.into_iter().map(|(id, table)| (id, Arc::new(SharedStream::new(table))));
         let core = Arc::new(Core {
             streams: Mutex::new(streams.collect()),
             kept: AtomicUsize::new(0),
@@ -184,7 +185,7 @@ impl StreamLog {
         let collector = Mutex::new(Some(threads::spawn("dioxide-log-collect", path, run)?));
         // There may be garbage.
         core.signal.wake();
-        Ok(Self(Arc::new(Open { core, collector, owner: Owner::current() })))
+        Ok(Self(Arc::new(OpenStreams { core, collector, owner: Owner::current() })))
     }
 
     /// The stream with a number. It begins with its first record.
@@ -260,7 +261,7 @@ impl fmt::Debug for StreamLog {
     }
 }
 
-impl Open {
+impl OpenStreams {
     fn collector(&self) -> Option<JoinHandle<()>> {
         self.collector.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -276,7 +277,7 @@ fn close(core: &Core, collector: Option<JoinHandle<()>>) -> Result<()> {
     core.log.clone().close()
 }
 
-impl Drop for Open {
+impl Drop for OpenStreams {
     fn drop(&mut self) {
         // A child of a fork has the memory, but not the threads. One of its own may have got the
         // number of the collector.
@@ -300,7 +301,7 @@ impl Core {
         self.log.writer()
     }
 
-    pub fn streams(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Shared>>> {
+    pub fn streams(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<SharedStream>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -308,7 +309,7 @@ impl Core {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn shared(&self, id: u64) -> Arc<Shared> {
+    pub fn shared(&self, id: u64) -> Arc<SharedStream> {
         let mut streams = self.streams();
         // Unused streams that only a look has made.
         if streams.len() > 2 * self.kept.load(Relaxed) + UNUSED_MAX {
@@ -447,7 +448,7 @@ impl Core {
     pub fn push_bounds(
         &self,
         id: u64,
-        shared: &Shared,
+        shared: &SharedStream,
         purpose: Purpose,
         change: impl Fn(&Table) -> Result<NewBounds>,
     ) -> Result<Option<Arc<Ticket>>> {

@@ -2,7 +2,7 @@
 
 use super::entry::Entry;
 use super::log::Core;
-use super::stream::Shared;
+use super::stream::SharedStream;
 use crate::error::{Error, Result};
 use crate::format::BLOCK_BYTES;
 use crate::format::frame::{Frame, payload_of};
@@ -31,7 +31,7 @@ const SHARE: u64 = 4;
 pub struct StreamIter {
     core: Arc<Core>,
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStream>,
     next: Lsn,
     /// The number of records that one read covers at most.
     records_max: usize,
@@ -160,7 +160,7 @@ fn reason_not_there((stream, lsn): (u64, Lsn)) -> String {
 }
 
 impl StreamIter {
-    pub(super) fn new(core: Arc<Core>, id: u64, shared: Arc<Shared>, next: Lsn) -> Self {
+    pub(super) fn new(core: Arc<Core>, id: u64, shared: Arc<SharedStream>, next: Lsn) -> Self {
         let (records_max, shown) = (RECORDS_MAX, Shown::new());
         Self { core, id, shared, next, records_max, shown, has_failed: false }
     }

@@ -1,6 +1,6 @@
 //! A stream, as users see it.
 
-use super::log::{Core, NewBounds, Open, StreamLog};
+use super::log::{Core, NewBounds, OpenStreams, StreamLog};
 use super::reader::{StreamFollow, StreamIter};
 use super::table::Table;
 
@@ -23,15 +23,15 @@ use std::task::{Context, Poll};
 /// [`Log`](crate::Log) hold for each stream.
 #[derive(Clone)]
 pub struct Stream {
-    log: Arc<Open>,
+    log: Arc<OpenStreams>,
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStream>,
 }
 
 /// What all handles of a stream share.
-pub(super) struct Shared(Mutex<State>);
+pub(super) struct SharedStream(Mutex<StreamState>);
 
-pub(super) struct State {
+pub(super) struct StreamState {
     pub table: Table,
     /// Records that readers did not see at the last look. Once the log shows its records up to the
     /// first LSN, the stream shows its own up to the second.
@@ -40,24 +40,24 @@ pub(super) struct State {
     visible: Lsn,
 }
 
-impl Default for Shared {
+impl Default for SharedStream {
     fn default() -> Self {
         Self::new(Table::default())
     }
 }
 
-impl Shared {
+impl SharedStream {
     pub fn new(table: Table) -> Self {
         let (visible, pending) = (table.next(), VecDeque::new());
-        Self(Mutex::new(State { table, pending, visible }))
+        Self(Mutex::new(StreamState { table, pending, visible }))
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl StreamState {
     /// Records were added. They are visible once the log shows its records up to `behind`. It shows
     /// those up to `log` now.
     pub fn on_pushed(&mut self, behind: Lsn, log: Lsn) {
@@ -102,7 +102,7 @@ impl State {
 }
 
 impl Stream {
-    pub(super) fn new(log: Arc<Open>, id: u64, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(log: Arc<OpenStreams>, id: u64, shared: Arc<SharedStream>) -> Self {
         Self { log, id, shared }
     }
 
@@ -110,11 +110,11 @@ impl Stream {
         &self.log.core
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<SharedStream> {
         &self.shared
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.shared.lock()
     }
 
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_stream_without_readers_forgets_acknowledged_records() {
         let mut state =
-            State { table: Table::default(), pending: VecDeque::new(), visible: Lsn(1) };
+            StreamState { table: Table::default(), pending: VecDeque::new(), visible: Lsn(1) };
         for lsn in 1..1000 {
             let location = Location::new(1, 8 * lsn, 8);
             state.table.push(location);

@@ -13,7 +13,7 @@ pub struct Left(Arc<AtomicU64>);
 
 /// What happens to a call.
 #[derive(PartialEq, Eq)]
-enum Fate {
+enum StorageFate {
     Works,
     /// The process ends in this call.
     Ends,
@@ -30,12 +30,12 @@ impl Left {
         self.0.store(0, Relaxed);
     }
 
-    fn fate(&self) -> Fate {
+    fn fate(&self) -> StorageFate {
         let before = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         match before {
-            Err(_) => Fate::Ended,
-            Ok(1) => Fate::Ends,
-            Ok(_) => Fate::Works,
+            Err(_) => StorageFate::Ended,
+            Ok(1) => StorageFate::Ends,
+            Ok(_) => StorageFate::Works,
         }
     }
 }
@@ -68,8 +68,8 @@ impl Storage for Failing {
 
     fn create(&self, bytes: u64) -> Result<Arc<dyn Segment>> {
         match self.left.fate() {
-            Fate::Works => Ok(self.segment(self.inner.create(bytes)?)),
-            Fate::Ends | Fate::Ended => Err(ended(self.path())),
+            StorageFate::Works => Ok(self.segment(self.inner.create(bytes)?)),
+            StorageFate::Ends | StorageFate::Ended => Err(ended(self.path())),
         }
     }
 
@@ -79,8 +79,8 @@ impl Storage for Failing {
 
     fn begin(&self, bytes: u64, header: &[u8]) -> Result<Arc<dyn Segment>> {
         match self.left.fate() {
-            Fate::Works => Ok(self.segment(self.inner.begin(bytes, header)?)),
-            Fate::Ends | Fate::Ended => Err(ended(self.path())),
+            StorageFate::Works => Ok(self.segment(self.inner.begin(bytes, header)?)),
+            StorageFate::Ends | StorageFate::Ended => Err(ended(self.path())),
         }
     }
 
@@ -90,8 +90,8 @@ impl Storage for Failing {
 
     fn remove(&self, segment: &dyn Segment) -> Result<()> {
         match self.left.fate() {
-            Fate::Works => self.inner.remove(segment),
-            Fate::Ends | Fate::Ended => Err(ended(self.path())),
+            StorageFate::Works => self.inner.remove(segment),
+            StorageFate::Ends | StorageFate::Ended => Err(ended(self.path())),
         }
     }
 
@@ -125,20 +125,20 @@ impl Segment for FailingSegment {
 
     fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
         match self.left.fate() {
-            Fate::Works => self.inner.write(data, offset, durable),
-            Fate::Ends => {
+            StorageFate::Works => self.inner.write(data, offset, durable),
+            StorageFate::Ends => {
                 // The power may fail before the write is stable.
                 self.inner.write(data, offset, false)?;
                 Err(ended(self.path()))
             }
-            Fate::Ended => Err(ended(self.path())),
+            StorageFate::Ended => Err(ended(self.path())),
         }
     }
 
     fn sync(&self) -> Result<()> {
         match self.left.fate() {
-            Fate::Works => self.inner.sync(),
-            Fate::Ends | Fate::Ended => Err(ended(self.path())),
+            StorageFate::Works => self.inner.sync(),
+            StorageFate::Ends | StorageFate::Ended => Err(ended(self.path())),
         }
     }
 

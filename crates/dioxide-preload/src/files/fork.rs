@@ -70,7 +70,7 @@ pub struct ForkLocks {
     _still: Still,
     _numbers: RwLockWriteGuard<'static, ()>,
     known: RwLockWriteGuard<'static, Known>,
-    summary: summary::Held,
+    summary: summary::HeldSummary,
     _inside: Inside,
 }
 

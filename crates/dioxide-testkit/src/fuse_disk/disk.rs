@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::image::Image;
-use super::log::{self, Chooser, Entry, Mark, Random};
+use super::log::{self, Chooser, LogEntry, Mark, SplitMix};
 use super::protocol::{Command, Keep, Stats};
 
 /// A stall ends by itself, because nothing else may end it if its test is killed. The test's
@@ -23,12 +23,12 @@ pub const STALL_MAX: Duration = Duration::from_secs(120);
 
 pub(super) type Errno = i32;
 
-pub(super) struct Disk {
+pub(super) struct DiskState {
     image: Image,
     /// Entries since the last flush; all entries if the disk records.
-    log: Vec<Entry>,
+    log: Vec<LogEntry>,
     /// Entries since the last replay.
-    since: Vec<Entry>,
+    since: Vec<LogEntry>,
     state: State,
     faults: Faults,
     delays: Option<Delays>,
@@ -76,7 +76,7 @@ impl Failing {
 /// How long requests wait, before they take effect and after.
 struct Delays {
     max: Duration,
-    random: Random,
+    random: SplitMix,
 }
 
 impl Delays {
@@ -87,9 +87,9 @@ impl Delays {
     }
 }
 
-impl Disk {
-    pub(super) fn new(size: usize) -> Disk {
-        Disk {
+impl DiskState {
+    pub(super) fn new(size: usize) -> DiskState {
+        DiskState {
             image: Image::new(size),
             log: Vec::new(),
             since: Vec::new(),
@@ -117,7 +117,7 @@ impl Disk {
         self.stats.writes += 1;
         self.stats.written_bytes += range.len() as u64;
         self.image.cached_mut(range.clone()).copy_from_slice(data);
-        self.log(|| Entry::Write { offset: range.start, data: data.to_vec() });
+        self.log(|| LogEntry::Write { offset: range.start, data: data.to_vec() });
         Ok(data.len())
     }
 
@@ -125,7 +125,7 @@ impl Disk {
         let range = self.begin_write(offset, len)?;
         self.stats.zeroings += 1;
         self.image.cached_mut(range.clone()).fill(0);
-        self.log(|| Entry::Zeros(range));
+        self.log(|| LogEntry::Zeros(range));
         Ok(())
     }
 
@@ -144,9 +144,9 @@ impl Disk {
         }
         match self.state {
             State::InUse => self.log.clear(),
-            State::Recording => self.log.push(Entry::Flush),
+            State::Recording => self.log.push(LogEntry::Flush),
             State::Replaying { .. } => {
-                self.since.push(Entry::Flush);
+                self.since.push(LogEntry::Flush);
                 return Ok(());
             }
         }
@@ -155,7 +155,7 @@ impl Disk {
     }
 
     pub(super) fn mark(&mut self, mark: Mark) {
-        self.log(|| Entry::Mark(mark));
+        self.log(|| LogEntry::Mark(mark));
     }
 
     /// All marks so far, as [`log::marks`] encodes them.
@@ -192,7 +192,7 @@ impl Disk {
             Command::Heal => self.faults = Faults::default(),
             Command::Delay { max_us, seed } => {
                 self.delays =
-                    Some(Delays { max: Duration::from_micros(max_us), random: Random(seed) });
+                    Some(Delays { max: Duration::from_micros(max_us), random: SplitMix(seed) });
             }
             Command::Record => self.record()?,
             Command::Replay { cut, keep } => self.replay(cut as usize, keep)?,
@@ -228,7 +228,7 @@ impl Disk {
         Ok(self.clamp(offset, len))
     }
 
-    fn log(&mut self, entry: impl FnOnce() -> Entry) {
+    fn log(&mut self, entry: impl FnOnce() -> LogEntry) {
         match self.state {
             State::Replaying { .. } => self.since.push(entry()),
             State::InUse | State::Recording => self.log.push(entry()),
@@ -307,11 +307,14 @@ impl Disk {
 }
 
 /// The number of entries that are stable in every case at a power cut after `cut` entries.
-fn flushed_before(log: &[Entry], cut: usize) -> usize {
-    log[..cut].iter().rposition(|entry| matches!(entry, Entry::Flush)).map_or(0, |flush| flush + 1)
+fn flushed_before(log: &[LogEntry], cut: usize) -> usize {
+    log[..cut]
+        .iter()
+        .rposition(|entry| matches!(entry, LogEntry::Flush))
+        .map_or(0, |flush| flush + 1)
 }
 
-fn keep_some(log: &[Entry], image: &mut Image, keep: Keep) {
+fn keep_some(log: &[LogEntry], image: &mut Image, keep: Keep) {
     let mut chooser = Chooser::new(keep);
     log.iter().for_each(|entry| entry.keep_some(image, &mut chooser));
 }
@@ -324,19 +327,19 @@ mod tests {
     const FLUSHED: [u8; BLOCK] = [1; BLOCK];
     const CACHED: [u8; BLOCK] = [2; BLOCK];
 
-    fn disk_with_cached_block() -> Disk {
-        let mut disk = Disk::new(16 * BLOCK);
+    fn disk_with_cached_block() -> DiskState {
+        let mut disk = DiskState::new(16 * BLOCK);
         disk.write(0, &FLUSHED).unwrap();
         disk.flush().unwrap();
         disk.write(0, &CACHED).unwrap();
         disk
     }
 
-    fn block(disk: &mut Disk) -> Vec<u8> {
+    fn block(disk: &mut DiskState) -> Vec<u8> {
         disk.read(0, BLOCK as u64).unwrap().to_vec()
     }
 
-    fn order(disk: &mut Disk, command: Command) {
+    fn order(disk: &mut DiskState, command: Command) {
         disk.obey(command).unwrap();
     }
 
@@ -390,7 +393,7 @@ mod tests {
 
     #[test]
     fn writes_fail_only_in_the_broken_range_and_as_often_as_asked() {
-        let mut disk = Disk::new(16 * BLOCK);
+        let mut disk = DiskState::new(16 * BLOCK);
         order(
             &mut disk,
             Command::FailWriteRange { range: 100..200, times: 1, errno: libc::ENOSPC },
@@ -401,8 +404,8 @@ mod tests {
     }
 
     /// One block with writes of 1 and 2, a flush, 3, zeros, a flush and 4.
-    fn recorded() -> Disk {
-        let mut disk = Disk::new(16 * BLOCK);
+    fn recorded() -> DiskState {
+        let mut disk = DiskState::new(16 * BLOCK);
         order(&mut disk, Command::Record);
         disk.write(0, &[1; BLOCK]).unwrap();
         disk.write(0, &[2; BLOCK]).unwrap();
@@ -415,7 +418,7 @@ mod tests {
         disk
     }
 
-    fn replayed(disk: &mut Disk, cut: u64, keep: Keep) -> u8 {
+    fn replayed(disk: &mut DiskState, cut: u64, keep: Keep) -> u8 {
         order(disk, Command::Replay { cut, keep });
         let block = block(disk);
         assert!(block.iter().all(|byte| *byte == block[0]));
@@ -428,7 +431,7 @@ mod tests {
     #[test]
     fn a_recording_is_replayed_to_any_cut_and_in_any_order() {
         let mut disk = recorded();
-        let with = |disk: &mut Disk, keep| -> Vec<u8> {
+        let with = |disk: &mut DiskState, keep| -> Vec<u8> {
             (0..=8).map(|cut| replayed(disk, cut, keep)).collect()
         };
         for _ in 0..2 {
@@ -469,7 +472,7 @@ mod tests {
 
     #[test]
     fn a_recording_disk_that_lies_has_no_flushes_to_replay() {
-        let mut disk = Disk::new(16 * BLOCK);
+        let mut disk = DiskState::new(16 * BLOCK);
         order(&mut disk, Command::Record);
         order(&mut disk, Command::Lie);
         disk.write(0, &[1; BLOCK]).unwrap();

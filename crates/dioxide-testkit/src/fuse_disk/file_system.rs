@@ -16,7 +16,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::disk::Disk;
+use super::disk::DiskState;
 use super::image::BLOCK;
 use super::log::mark_of;
 use super::shared::SharedDisk;
@@ -194,7 +194,7 @@ impl Filesystem for DiskFiles {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.disk.some_time(Disk::flush));
+        answer(reply, self.disk.some_time(DiskState::flush));
     }
 
     /// The loop device maps a discard (punch a hole) and writing zeros to this.

@@ -12,27 +12,27 @@ pub type Mark = [u64; 4];
 
 pub(super) const MARK_BYTES: usize = size_of::<Mark>();
 
-pub(super) enum Entry {
+pub(super) enum LogEntry {
     Write { offset: usize, data: Vec<u8> },
     Zeros(Range<usize>),
     Flush,
     Mark(Mark),
 }
 
-impl Entry {
+impl LogEntry {
     /// The bytes of the disk that it changes.
     fn range(&self) -> Range<usize> {
         match self {
-            Entry::Write { offset, data } => *offset..offset + data.len(),
-            Entry::Zeros(range) => range.clone(),
-            Entry::Flush | Entry::Mark(_) => 0..0,
+            LogEntry::Write { offset, data } => *offset..offset + data.len(),
+            LogEntry::Zeros(range) => range.clone(),
+            LogEntry::Flush | LogEntry::Mark(_) => 0..0,
         }
     }
 
     /// Its content for the part `range` of its bytes.
     fn fill(&self, range: Range<usize>, into: &mut [u8]) {
         match self {
-            Entry::Write { offset, data } => {
+            LogEntry::Write { offset, data } => {
                 into.copy_from_slice(&data[range.start - offset..range.end - offset])
             }
             _ => into.fill(0),
@@ -65,7 +65,7 @@ fn sectors(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 /// Decides for each write in order, and for each of its sectors in order, whether it is kept.
 pub(super) struct Chooser {
     keep: Keep,
-    random: Random,
+    random: SplitMix,
     keeps_write: bool,
 }
 
@@ -75,7 +75,7 @@ impl Chooser {
             Keep::Random { seed } | Keep::Writes { seed } => seed,
             Keep::Nothing | Keep::All => 0,
         };
-        Chooser { keep, random: Random(seed), keeps_write: false }
+        Chooser { keep, random: SplitMix(seed), keeps_write: false }
     }
 
     fn begin_write(&mut self) {
@@ -95,9 +95,9 @@ impl Chooser {
 }
 
 /// SplitMix64: small, and good from any seed.
-pub(super) struct Random(pub(super) u64);
+pub(super) struct SplitMix(pub(super) u64);
 
-impl Random {
+impl SplitMix {
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -107,9 +107,9 @@ impl Random {
 }
 
 /// The marks of a log, each with its position.
-pub(super) fn marks(log: &[Entry]) -> Vec<u8> {
+pub(super) fn marks(log: &[LogEntry]) -> Vec<u8> {
     let marks = log.iter().zip(0u64..).filter_map(|(entry, place)| match entry {
-        Entry::Mark(mark) => Some((place, mark)),
+        LogEntry::Mark(mark) => Some((place, mark)),
         _ => None,
     });
     marks
@@ -124,13 +124,13 @@ const FLUSH: u64 = 2;
 const MARK: u64 = 3;
 
 /// Saves a log: for each entry its kind, offset and length as three numbers, then the data.
-pub(super) fn save(log: &[Entry], into: &mut impl Write) -> io::Result<()> {
+pub(super) fn save(log: &[LogEntry], into: &mut impl Write) -> io::Result<()> {
     for entry in log {
         let (kind, data) = match entry {
-            Entry::Write { data, .. } => (WRITE, &data[..]),
-            Entry::Zeros(_) => (ZEROS, &[][..]),
-            Entry::Flush => (FLUSH, &[][..]),
-            Entry::Mark(mark) => (MARK, &mark.map(u64::to_le_bytes).concat()[..]),
+            LogEntry::Write { data, .. } => (WRITE, &data[..]),
+            LogEntry::Zeros(_) => (ZEROS, &[][..]),
+            LogEntry::Flush => (FLUSH, &[][..]),
+            LogEntry::Mark(mark) => (MARK, &mark.map(u64::to_le_bytes).concat()[..]),
         };
         let range = entry.range();
         write_numbers(into, [kind, range.start as u64, range.len() as u64])?;
@@ -144,21 +144,21 @@ fn write_numbers(into: &mut impl Write, numbers: [u64; 3]) -> io::Result<()> {
 }
 
 /// Loads a log that [`save`] wrote, up to the end of the file.
-pub(super) fn load(from: &mut impl Read) -> io::Result<Vec<Entry>> {
+pub(super) fn load(from: &mut impl Read) -> io::Result<Vec<LogEntry>> {
     let mut log = Vec::new();
     while let Some([kind, offset, len]) = read_numbers(from)? {
         log.push(match kind {
             WRITE => {
                 let mut data = vec![0; len as usize];
                 from.read_exact(&mut data)?;
-                Entry::Write { offset: offset as usize, data }
+                LogEntry::Write { offset: offset as usize, data }
             }
-            ZEROS => Entry::Zeros(offset as usize..(offset + len) as usize),
-            FLUSH => Entry::Flush,
+            ZEROS => LogEntry::Zeros(offset as usize..(offset + len) as usize),
+            FLUSH => LogEntry::Flush,
             MARK => {
                 let mut bytes = [0; MARK_BYTES];
                 from.read_exact(&mut bytes)?;
-                Entry::Mark(mark_of(&bytes))
+                LogEntry::Mark(mark_of(&bytes))
             }
             _ => return Err(io::Error::other(format!("not a log: an entry of kind {kind}"))),
         });
@@ -192,10 +192,10 @@ mod tests {
     #[test]
     fn a_log_survives_its_file() {
         let log = [
-            Entry::Write { offset: 512, data: vec![7; 1024] },
-            Entry::Zeros(0..4096),
-            Entry::Flush,
-            Entry::Mark([1, 2, 3, u64::MAX]),
+            LogEntry::Write { offset: 512, data: vec![7; 1024] },
+            LogEntry::Zeros(0..4096),
+            LogEntry::Flush,
+            LogEntry::Mark([1, 2, 3, u64::MAX]),
         ];
         let mut file = Vec::new();
         save(&log, &mut file).unwrap();

@@ -10,7 +10,7 @@ use std::thread;
 use fuser::{Config, MountOption, Session};
 use rustix::mm::MlockAllFlags;
 
-use super::disk::Disk;
+use super::disk::DiskState;
 use super::file_system::DiskFiles;
 use super::protocol::{Command, Stats, USAGE};
 use super::shared::SharedDisk;
@@ -51,7 +51,7 @@ fn arguments() -> io::Result<(PathBuf, usize)> {
 }
 
 fn serve(dir: &Path, size: usize) -> io::Result<()> {
-    let disk = Arc::new(SharedDisk::new(Disk::new(size)));
+    let disk = Arc::new(SharedDisk::new(DiskState::new(size)));
     stay_out_of_reclaim();
     let session = Session::new(DiskFiles::new(disk.clone()), dir, &config())?;
     thread::spawn(move || session.run());

@@ -5,16 +5,16 @@ use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 
-use super::disk::Disk;
+use super::disk::DiskState;
 use super::protocol::{Command, Stats};
 
 pub(super) struct SharedDisk {
-    disk: Mutex<Disk>,
+    disk: Mutex<DiskState>,
     obeyed: Condvar,
 }
 
 impl SharedDisk {
-    pub(super) fn new(disk: Disk) -> SharedDisk {
+    pub(super) fn new(disk: DiskState) -> SharedDisk {
         SharedDisk { disk: Mutex::new(disk), obeyed: Condvar::new() }
     }
 
@@ -25,7 +25,7 @@ impl SharedDisk {
     }
 
     /// For a request that is answered at once.
-    pub(super) fn wait(&self) -> MutexGuard<'_, Disk> {
+    pub(super) fn wait(&self) -> MutexGuard<'_, DiskState> {
         let mut disk = self.lock();
         while let Some(rest) = disk.stalls_for() {
             (disk, _) = self.obeyed.wait_timeout(disk, rest).expect("no holder of the disk panics");
@@ -35,7 +35,7 @@ impl SharedDisk {
 
     /// For a request that takes effect at some moment between its arrival and its answer, so that
     /// others overtake it.
-    pub(super) fn some_time<T>(&self, act: impl FnOnce(&mut Disk) -> T) -> T {
+    pub(super) fn some_time<T>(&self, act: impl FnOnce(&mut DiskState) -> T) -> T {
         let [before, after] = self.wait().draw_delays();
         thread::sleep(before);
         let answer = act(&mut self.wait());
@@ -43,7 +43,7 @@ impl SharedDisk {
         answer
     }
 
-    fn lock(&self) -> MutexGuard<'_, Disk> {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.disk.lock().expect("no holder of the disk panics")
     }
 }

@@ -40,7 +40,7 @@ pub struct Image {
 }
 
 /// A function, and how to find its caller from one of its addresses.
-pub struct Place<'ctx> {
+pub struct CodePlace<'ctx> {
     /// The address of its first instruction, as linked.
     pub start: u64,
     pub row: &'ctx UnwindTableRow<usize>,
@@ -89,7 +89,7 @@ impl Image {
         &self,
         address: u64,
         context: &'ctx mut UnwindContext<usize>,
-    ) -> Option<Place<'ctx>> {
+    ) -> Option<CodePlace<'ctx>> {
         let frames: EhFrame<Slice<'_>> = EhFrame::new(&self.eh_frame, NativeEndian);
         let table = self.table()?;
         let pointer = table.table()?.lookup(address, &self.bases).ok()?;
@@ -105,7 +105,7 @@ impl Image {
             return None;
         }
         let row = entry.unwind_info_for_address(&frames, &self.bases, context, address).ok()?;
-        Some(Place { start: entry.initial_address(), row })
+        Some(CodePlace { start: entry.initial_address(), row })
     }
 
     fn table(&self) -> Option<ParsedEhFrameHdr<Slice<'_>>> {

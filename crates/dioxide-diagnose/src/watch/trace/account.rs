@@ -9,7 +9,7 @@ const SIZES_MAX: usize = 1024;
 /// Counts, each weighted by the time that its slice stands for.
 #[derive(Debug, Default)]
 pub struct Account {
-    pub locks: HashMap<LockKey, Waits>,
+    pub locks: HashMap<LockKey, LockWaits>,
     pub direct: HashMap<DirectKey, Counted>,
     pub punts: HashMap<PuntKey, f64>,
     /// The last direct operation of each thread, for workers of rings.
@@ -26,7 +26,7 @@ pub struct LockKey {
 }
 
 #[derive(Debug, Default)]
-pub struct Waits {
+pub struct LockWaits {
     pub count: f64,
     pub wait_ns: f64,
     pub wait_max_ns: u64,

@@ -17,7 +17,7 @@ use super::files::Files;
 use crate::evidence::{DirectIo, LockWait, Punt};
 use account::{Account, Last};
 use instance::{CALLS, Instance};
-use pairs::{Batch, Pairs};
+use pairs::{Batch, OpenCalls};
 use rustix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ impl Tracer {
         let mut slices = Slices {
             instance: Instance::new(filter.as_deref())?,
             account: Account::default(),
-            pairs: Pairs::default(),
+            pairs: OpenCalls::default(),
             batches: sender,
             is_on: false,
             last: Arc::default(),
@@ -162,7 +162,7 @@ impl Drop for Tracer {
 struct Slices {
     instance: Instance,
     account: Account,
-    pairs: Pairs,
+    pairs: OpenCalls,
     batches: Sender<Batch>,
     /// Whether it records now.
     is_on: bool,
@@ -300,7 +300,7 @@ fn direct(account: &Account, files: &Files) -> Vec<DirectIo> {
 }
 
 fn locks(account: &Account) -> Vec<LockWait> {
-    let wait = |(key, waits): (&account::LockKey, &account::Waits)| LockWait {
+    let wait = |(key, waits): (&account::LockKey, &account::LockWaits)| LockWait {
         count: waits.count.round() as u64,
         wait_ns: waits.wait_ns.round() as u64,
         wait_max_ns: waits.wait_max_ns,

@@ -67,7 +67,7 @@ impl Begun {
 
 /// A call whose begin was traced.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Traced {
+pub struct TracedCall {
     pub begun: Begun,
     pub latency: Latency,
     /// None if its end was not traced.
@@ -86,16 +86,16 @@ pub struct Batch {
     pub lost_events: u64,
     /// The calls that began in it, as far as it is known how they ended, with those of former
     /// slices that ended in it.
-    pub calls: Vec<Traced>,
+    pub calls: Vec<TracedCall>,
 }
 
 /// The calls that have not returned.
 #[derive(Debug, Default)]
-pub struct Pairs(HashMap<u32, (Begun, u64, f64)>);
+pub struct OpenCalls(HashMap<u32, (Begun, u64, f64)>);
 
-impl Pairs {
+impl OpenCalls {
     /// Adds the events of a slice.
-    pub fn add(&mut self, events: &[Event], weight: f64) -> Vec<Traced> {
+    pub fn add(&mut self, events: &[Event], weight: f64) -> Vec<TracedCall> {
         let mut calls = Vec::new();
         for event in events {
             match event.what {
@@ -111,7 +111,7 @@ impl Pairs {
                     if begun.number == number {
                         let ns = event.at_ns.saturating_sub(since_ns);
                         let latency = Latency { ns, is_at_least: false };
-                        calls.push(Traced { begun, latency, result: Some(result), weight });
+                        calls.push(TracedCall { begun, latency, result: Some(result), weight });
                     }
                 }
                 _ => {}
@@ -121,10 +121,10 @@ impl Pairs {
     }
 
     /// The trace has a gap from this moment on, so the ends of these calls will not be known.
-    pub fn interrupt(&mut self, at_ns: u64) -> Vec<Traced> {
+    pub fn interrupt(&mut self, at_ns: u64) -> Vec<TracedCall> {
         let open = |(_, (begun, since_ns, weight)): (u32, (Begun, u64, f64))| {
             let latency = Latency { ns: at_ns.saturating_sub(since_ns), is_at_least: true };
-            Traced { begun, latency, result: None, weight }
+            TracedCall { begun, latency, result: None, weight }
         };
         self.0.drain().map(open).collect()
     }
@@ -146,7 +146,7 @@ mod tests {
         Event { tid, at_ns: at_us * 1000, what: EventKind::CallEnd { number, result: 4096 } }
     }
 
-    fn lengths(calls: &[Traced]) -> Vec<(u32, u64, bool)> {
+    fn lengths(calls: &[TracedCall]) -> Vec<(u32, u64, bool)> {
         let mut lengths: Vec<_> = calls
             .iter()
             .map(|call| (call.begun.tid, call.latency.ns / 1000, call.latency.is_at_least))
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn each_end_belongs_to_the_begin_of_its_thread() {
-        let mut pairs = Pairs::default();
+        let mut pairs = OpenCalls::default();
         let events = [
             begin(1, 10, WRITE),
             begin(2, 11, SYNC),
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn calls_are_followed_into_the_next_slice() {
-        let mut pairs = Pairs::default();
+        let mut pairs = OpenCalls::default();
         assert!(pairs.add(&[begin(1, 10, SYNC)], 3.0).is_empty());
         let calls = pairs.add(&[end(1, 400, SYNC)], 1.0);
         assert_eq!((lengths(&calls), calls[0].weight), (vec![(1, 390, false)], 3.0));
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_end_without_its_begin_is_no_call() {
-        let mut pairs = Pairs::default();
+        let mut pairs = OpenCalls::default();
         assert!(pairs.add(&[end(1, 10, WRITE)], 1.0).is_empty());
         assert!(pairs.add(&[begin(1, 20, WRITE), end(1, 30, SYNC)], 1.0).is_empty());
     }
