@@ -48,7 +48,7 @@ use crate::open;
 use crate::open::build::{self, Build, SpaceAhead};
 use crate::open::image::Image;
 use crate::open::request::OpenRequest;
-use crate::open::striped::{self, BringUp, Member};
+use crate::open::striped::{self, BringUp, OpenMember};
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::{self, Limits};
 use crate::rules::policy::Growth;
@@ -136,7 +136,7 @@ impl Disk {
         let mut members = Vec::new();
         for (name, path) in names.iter().zip(&paths) {
             let (backend, facts) = self.find(request, path, name)?;
-            members.push(Member { backend: Arc::new(backend), facts });
+            members.push(OpenMember { backend: Arc::new(backend), facts });
         }
         let name = striped::name_of(&paths);
         let process = Process::current();

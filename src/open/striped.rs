@@ -107,7 +107,7 @@ impl MemberPaths {
             );
         }
         let (descriptors, facts) = self.open_all(OFlags::RDONLY, request.descriptor_min)?;
-        let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
+        let members = OpenMember::all(descriptors.into_iter().map(Syscall::new), facts);
         reader(members, &self.name, self.chunk_bytes, Process::current())
     }
 
@@ -215,7 +215,7 @@ impl MemberPaths {
                 sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok()
             });
         let id = sys::random_id().map_err(|error| self.fail(os_error::kind(&error)))?;
-        let members = Member::all(locked.into_iter().map(Locked::keep), facts);
+        let members = OpenMember::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
         let bring_up = BringUp {
             request,
@@ -353,11 +353,11 @@ impl MemberPaths {
         let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
         let (descriptors, facts) = self.open_all(access, 0)?;
         if how == Recover::Inspect {
-            let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
+            let members = OpenMember::all(descriptors.into_iter().map(Syscall::new), facts);
             return self.recover_members(members, &FileSystems::default(), how);
         }
         let (fs, locked) = self.claim(Process::current(), descriptors, &facts)?;
-        let members = Member::all(locked.into_iter().map(Locked::keep), facts);
+        let members = OpenMember::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
         let found = self.recover_members(members, &fs, how);
         kept.iter().for_each(|file| file.unlock());
@@ -366,7 +366,7 @@ impl MemberPaths {
 
     fn recover_members(
         &self,
-        members: Vec<Member>,
+        members: Vec<OpenMember>,
         fs: &FileSystems,
         how: Recover,
     ) -> Result<Recovery> {
@@ -414,12 +414,12 @@ impl MemberPaths {
 }
 
 /// An open member.
-pub(crate) struct Member {
+pub(crate) struct OpenMember {
     pub backend: Arc<dyn Backend>,
     pub facts: Facts,
 }
 
-impl Member {
+impl OpenMember {
     fn all(files: impl Iterator<Item = Syscall>, facts: Vec<Facts>) -> Vec<Self> {
         files.zip(facts).map(|(file, facts)| Self { backend: Arc::new(file), facts }).collect()
     }
@@ -445,7 +445,7 @@ impl BringUp<'_> {
     }
 
     /// Creates the volume if it is missing and may be created, recovers it, and makes its engine.
-    pub fn engine(self, members: Vec<Member>, chunk_bytes: u64) -> Result<Engine> {
+    pub fn engine(self, members: Vec<OpenMember>, chunk_bytes: u64) -> Result<Engine> {
         let (header, state, is_new) = match verdict(&members, chunk_bytes)
             .map_err(|kind| self.fail(kind))?
         {
@@ -504,7 +504,7 @@ impl BringUp<'_> {
 }
 
 /// Returns the facts of all members together.
-fn joint_facts(members: &[Member], header: Header) -> Facts {
+fn joint_facts(members: &[OpenMember], header: Header) -> Facts {
     let first = &members[0].facts;
     let alignments = || members.iter().map(|member| member.facts.alignment);
     let most = |of: fn(Alignment) -> u64| alignments().map(of).max().expect("a volume has members");
@@ -529,7 +529,7 @@ fn joint_facts(members: &[Member], header: Header) -> Facts {
 
 /// Returns the limits of a request to a member: the smallest of all members, in whole chunks if one
 /// fits.
-fn member_limits(members: &[Member], chunk_bytes: u64, alignment: Alignment) -> Limits {
+fn member_limits(members: &[OpenMember], chunk_bytes: u64, alignment: Alignment) -> Limits {
     let limits = || members.iter().map(|member| member.facts.limits);
     let bytes_max = limits().map(|limits| limits.bytes_max).min().expect("a volume has members");
     let unit = if bytes_max < chunk_bytes { alignment.append } else { chunk_bytes };
@@ -544,7 +544,7 @@ fn member_limits(members: &[Member], chunk_bytes: u64, alignment: Alignment) -> 
 
 /// Returns the identity of a volume. A copy of the volume that contains no original member has
 /// another.
-fn joint_identity(members: &[Member], header: Header) -> Identity {
+fn joint_identity(members: &[OpenMember], header: Header) -> Identity {
     let sum = |field: fn(Identity) -> u64| {
         let mut hasher = crc32fast::Hasher::new();
         members
@@ -563,7 +563,7 @@ fn joint_identity(members: &[Member], header: Header) -> Identity {
     }
 }
 
-fn parts_of(members: &[Member], header: Header, facts: &Facts, threads_max: usize) -> Members {
+fn parts_of(members: &[OpenMember], header: Header, facts: &Facts, threads_max: usize) -> Members {
     Members {
         all: members.iter().map(|member| member.backend.clone()).collect(),
         header: Header { member: 0, ..header },
@@ -583,7 +583,7 @@ fn check_kinds(devices: usize, members: usize) -> Result<(), ErrorKind> {
 
 /// Makes a read-only handle of a volume.
 pub(crate) fn reader(
-    members: Vec<Member>,
+    members: Vec<OpenMember>,
     name: &Arc<Path>,
     chunk_bytes: u64,
     process: &'static Process,
@@ -614,7 +614,7 @@ fn advised(why: &str) -> String {
 
 /// Returns the volume of the members.
 fn volume_of(
-    members: &[Member],
+    members: &[OpenMember],
     chunk_bytes: u64,
 ) -> Result<(Header, Option<HeaderState>), ErrorKind> {
     match verdict(members, chunk_bytes)? {
@@ -628,7 +628,7 @@ fn nothing_there() -> ErrorKind {
 }
 
 /// Judges the headers of the members.
-fn verdict(members: &[Member], chunk_bytes: u64) -> Result<MembersFound, ErrorKind> {
+fn verdict(members: &[OpenMember], chunk_bytes: u64) -> Result<MembersFound, ErrorKind> {
     let devices = members.iter().filter(|member| member.facts.is_device).count();
     check_kinds(devices, members.len())?;
     let found: Vec<_> = members

@@ -671,9 +671,10 @@ mod tests {
         fill(&set.log("x").expect("a new log"));
         set.log("x").and_then(Log::close).and_then(|()| set.remove("x")).expect("it is removed");
         let log = set.log("a").expect("a new log");
-        locked(&steps.0).waits = Some(
-            |step| matches!(step, StorageStep::Rename { to, .. } if to.to_string_lossy().contains("/a/")),
-        );
+        locked(&steps.0).waits = Some(|step| match step {
+            StorageStep::Rename { to, .. } => to.to_string_lossy().contains("/a/"),
+            _ => false,
+        });
         // The thread of the set takes a segment ahead, which does not end.
         log.append(&[1; 50_000]).expect("it is appended");
         let closing = thread::spawn({

@@ -11,7 +11,7 @@ use crate::engine::reader::ReadHandle;
 use crate::engine::registry::Key;
 use crate::engine::truncate::LOOKS_MAX;
 use crate::open::recovered;
-use crate::open::striped::{BringUp, Member};
+use crate::open::striped::{BringUp, OpenMember};
 use crate::rules::flush::Reach;
 use crate::rules::marker::Mode;
 use crate::rules::recovery::Extent;
@@ -652,7 +652,7 @@ fn volume_of(member: &Beside, fs: &FileSystems) -> Arc<Engine> {
         id: [1; 16],
         threads_max: 0,
     };
-    let member = Member { backend: Arc::new(member.clone()), facts: member.facts() };
+    let member = OpenMember { backend: Arc::new(member.clone()), facts: member.facts() };
     Arc::new(bring_up.engine(vec![member], 2 * BLOCK_BYTES).unwrap())
 }
 
