@@ -65,6 +65,7 @@ fn errno_of(error: &dioxide_log::Error) -> c_int {
         Error::Options(_) => libc::EINVAL,
         Error::TooLong { .. } => libc::EMSGSIZE,
         Error::Full(_) | Error::DeviceFull(_) => libc::ENOSPC,
+        Error::NoSegment(cause) => errno_of(cause),
         Error::OutOfRange { .. } => libc::ERANGE,
         Error::Closed => libc::EBADF,
         // `Failed`, or an error that this crate does not know: the log takes no more.

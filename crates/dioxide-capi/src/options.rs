@@ -77,11 +77,16 @@ const ACCESS: [(c_int, bool); 3] =
 /// Flags without effect: a file is always opened so.
 const ALWAYS: c_int = libc::O_DIRECT | libc::O_CLOEXEC | libc::O_NOCTTY | LARGE_FILE;
 
-/// O_LARGEFILE in the kernel; that of a C library for 64-bit machines is 0.
-const LARGE_FILE: c_int = match cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
-    true => 0o400000,
-    false => 0o100000,
+/// O_LARGEFILE in the kernel, on the machines where the library is tried; that of a C library for
+/// 64-bit machines is 0. Elsewhere these bits mean other flags.
+const LARGE_FILE: c_int = if cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
+    0o400000
+} else if cfg!(any(target_arch = "x86_64", target_arch = "x86", target_arch = "riscv64")) {
+    0o100000
+} else {
+    libc::O_LARGEFILE
 };
+const _: () = assert!(LARGE_FILE & (libc::O_NOFOLLOW | libc::O_DIRECTORY) == 0);
 
 /// Flags and options in Rust.
 pub(crate) struct Wanted {

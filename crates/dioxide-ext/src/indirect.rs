@@ -306,6 +306,29 @@ impl Map {
         freed
     }
 
+    /// The blocks, tables among them, that a truncate to `keep` blocks frees. All tables that lead
+    /// to them are known.
+    pub fn count_from(&self, keep: u64) -> u64 {
+        self.cuts(keep)
+            .map(|(root, depth, kept)| self.count_behind(self.roots[root], depth, kept))
+            .sum()
+    }
+
+    fn count_behind(&self, pointer: u32, depth: u32, keep: u64) -> u64 {
+        if pointer == 0 || keep >= self.span(depth) {
+            return 0;
+        }
+        let mut count = u64::from(keep == 0);
+        if depth > 0 {
+            let (table, below) = (&self.tables[&pointer], self.span(depth - 1));
+            for slot in keep / below..self.fanout {
+                let kept = keep.saturating_sub(slot * below);
+                count += self.count_behind(table.pointers[slot as usize], depth - 1, kept);
+            }
+        }
+        count
+    }
+
     fn truncate_behind(&mut self, pointer: u32, depth: u32, keep: u64, freed: &mut Blocks) -> u32 {
         if pointer == 0 || keep >= self.span(depth) {
             return pointer;
@@ -566,7 +589,9 @@ mod tests {
                     prop_assert_eq!(&planned[..], &model[start as usize..end as usize]);
                 } else {
                     let before = map.owned.clone();
+                    let counted = map.count_from(start);
                     let freed = map.truncate(start);
+                    prop_assert_eq!(counted, freed.len());
                     prop_assert_eq!(map.owned.len() + freed.len(), before.len());
                     let mut cut = model[start as usize..].iter().flatten();
                     prop_assert!(cut.all(|&block| freed.first_in(&(block..block + 1)).is_some()));

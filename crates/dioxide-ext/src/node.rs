@@ -212,13 +212,15 @@ impl Node {
         }
         let kept = len.div_ceil(block_bytes);
         if len < size {
-            // This may fail, so it comes before any change.
-            self.state.lock().learn_from(self, kept)?;
+            // These may fail, so they come before any change.
+            let mut state = self.state.lock();
+            state.learn_from(self, kept)?;
+            state.check_sectors(self, kept)?;
         }
         self.clear_behind(len.min(size))?;
         let mut state = self.state.lock();
         if len < size {
-            state.truncate(self, kept)?;
+            state.truncate(self, kept);
         }
         state.inode.size = len;
         state.mark_behind(Behind::Data);
@@ -327,21 +329,23 @@ impl NodeState {
         }
     }
 
-    /// Truncates the file to `keep` blocks. All tables that lead to more are known.
-    fn truncate(&mut self, node: &Node, keep: u64) -> io::Result<()> {
+    /// Fails if the inode has fewer sectors than the blocks that a truncate to `keep` blocks frees.
+    /// All tables that lead to them are known.
+    fn check_sectors(&self, node: &Node, keep: u64) -> io::Result<()> {
+        let freed = self.map.count_from(keep) * node.volume.geometry.sectors_per_block();
+        if freed <= u64::from(self.inode.sectors) {
+            return Ok(());
+        }
+        node.volume.give_up(format!("inode {} has fewer sectors than blocks", node.number));
+        let sectors = self.inode.sectors;
+        Err(corrupt(format!("inode {} has {sectors} sectors, and more blocks", node.number)))
+    }
+
+    /// Truncates the file to `keep` blocks, after [`check_sectors`](Self::check_sectors).
+    fn truncate(&mut self, node: &Node, keep: u64) {
         let freed = self.map.truncate(keep);
-        let sectors = freed.len() * node.volume.geometry.sectors_per_block();
-        let left = u64::from(self.inode.sectors).checked_sub(sectors);
-        let Some(left) = left else {
-            node.volume.give_up(format!("inode {} has fewer sectors than blocks", node.number));
-            return Err(corrupt(format!(
-                "inode {} has {} sectors, and more blocks",
-                node.number, self.inode.sectors
-            )));
-        };
-        self.inode.sectors = left as u32;
+        self.inode.sectors -= (freed.len() * node.volume.geometry.sectors_per_block()) as u32;
         self.freed.extend(freed.iter());
-        Ok(())
     }
 
     fn mark_behind(&mut self, behind: Behind) {

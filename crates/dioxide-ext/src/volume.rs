@@ -274,7 +274,7 @@ impl Volume {
         }
         let mut taken = Vec::new();
         if let Err(error) = metadata.take(self, wanted, goal, &mut taken) {
-            metadata.give_back(self, &taken)?;
+            metadata.give_back(self, &taken).inspect_err(|error| self.lost(error))?;
             return Err(error);
         }
         Ok(taken)
@@ -282,8 +282,11 @@ impl Volume {
 
     /// Frees blocks to which nothing refers.
     pub fn release(&self, ranges: &[Range<u64>]) -> io::Result<()> {
-        let result = self.metadata().give_back(self, ranges);
-        result.inspect_err(|error| self.give_up(format!("blocks could not be given back: {error}")))
+        self.metadata().give_back(self, ranges).inspect_err(|error| self.lost(error))
+    }
+
+    fn lost(&self, error: &io::Error) {
+        self.give_up(format!("blocks could not be given back: {error}"));
     }
 
     /// Sets the feature `large_file`, for a file beyond 2 GiB.
@@ -581,8 +584,7 @@ impl Metadata {
         let bits = within(range, &all);
         let free = self.superblock(volume, |superblock| superblock.free_blocks())?;
         let descriptor = self.descriptor(volume, group)?;
-        let mut bitmap = self.bitmap(volume, group)?;
-        if !bitmap.are_all(bits.clone(), !used) {
+        if !self.bitmap(volume, group)?.are_all(bits.clone(), !used) {
             return Err(corrupt(format!(
                 "of the blocks {range:?} some are marked as free already"
             )));
@@ -592,9 +594,13 @@ impl Metadata {
         else {
             return Err(corrupt("it has more free blocks than it says"));
         };
-        bitmap.set(bits, used);
-        self.change(volume, descriptor.block_bitmap, Step::Before)?;
+        // A block that is to change stays in memory. So each read that may fail comes before the
+        // first change.
         let (block, at) = volume.geometry.descriptor(group);
+        self.change(volume, descriptor.block_bitmap, Step::Before)?;
+        self.change(volume, block, Step::After)?;
+        self.change(volume, volume.geometry.superblock().0, Step::After)?;
+        self.bitmap(volume, group)?.set(bits, used);
         Descriptor::set_free_blocks(
             &mut self.change(volume, block, Step::After)?[at..],
             free_in_group,

@@ -1354,6 +1354,25 @@ fn inodes_with_flags_are_respected(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
+/// The map was cut before the sectors of the inode were found to be too few.
+fn a_refused_truncate_changed_what_a_file_reads(dir: TestDir, shape: Shape) -> TrialResult {
+    let bed = Bed::new(&dir, shape)?;
+    let whole = bed.volume.dump("/48k")?;
+    bed.volume.change("set_inode_field /48k blocks 2")?;
+    let file = bed.open("/48k")?.file;
+    for len in [0, 100] {
+        let refused = refusal(file.set_len(len));
+        assert!(matches!(refused, ErrorKind::Corrupt(_) | ErrorKind::Wedged(_)), "{refused:?}");
+        let mut found = vec![0; whole.len()];
+        file.read_at(&mut found, 0)?;
+        assert!(found == whole, "a truncate to {len} was refused, and changed the content");
+    }
+    assert_eq!(file.len()?, whole.len() as u64);
+    drop(file);
+    bed.volume.repair()?;
+    Ok(())
+}
+
 fn what_is_no_volume_is_refused(dir: TestDir) -> TrialResult {
     let random: Vec<u8> = bytes(1, 1 << 20);
     let contents = [
@@ -1889,6 +1908,7 @@ fn trials() -> Vec<Trial> {
         features_beyond_are_refused_by_name,
         every_unknown_feature_is_refused,
         inodes_with_flags_are_respected,
+        a_refused_truncate_changed_what_a_file_reads,
         an_image_cut_short_is_refused,
         a_killed_process_loses_no_record,
         a_killed_process_loses_no_positional_write,

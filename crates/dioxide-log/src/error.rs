@@ -79,6 +79,10 @@ pub enum Error {
     /// succeeds after [`truncate_front`](crate::Log::truncate_front) or once there is space.
     #[error("no free segment ({0}); truncate the front of the log, or free space, and try again")]
     Full(Arc<Error>),
+    /// There is no free segment, and none could be made for another reason than space. Nothing was
+    /// appended. The same call succeeds once the cause is gone.
+    #[error("no free segment, and none could be made: {0}")]
+    NoSegment(Arc<Error>),
     /// The log has no free segment, and its device has a fixed number of them. As
     /// [`Full`](Self::Full).
     #[error("all {0} segments of the device are in use")]
@@ -139,6 +143,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::File(error) => io::Error::from(error.clone()).kind(),
             Error::System { error, .. } => error.kind(),
+            Error::NoSegment(cause) => io::Error::from(Error::clone(cause)).kind(),
             Error::Corrupt { .. } | Error::Version { .. } => io::ErrorKind::InvalidData,
             Error::Locked { .. } | Error::Changing { .. } => io::ErrorKind::ResourceBusy,
             Error::Missing { .. } => io::ErrorKind::NotFound,

@@ -39,6 +39,7 @@ mod log_reader;
 mod lsn;
 pub mod observe;
 mod options;
+mod per_process;
 mod pool;
 mod reader;
 mod recover;

@@ -196,6 +196,7 @@ impl Log {
     /// - [`Error::TooLong`]: the record does not fit into a segment. Nothing was appended.
     /// - [`Error::Full`]: there is no space. Nothing was appended, and the same call succeeds after
     ///   [`truncate_front`](Self::truncate_front).
+    /// - [`Error::NoSegment`]: a segment is needed and cannot be made. Nothing was appended.
     /// - [`Error::Failed`]: an earlier write failed.
     ///
     /// Or the error of the write. The record may be there then after a new open.

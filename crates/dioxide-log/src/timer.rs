@@ -2,31 +2,27 @@
 //! some time.
 
 use crate::error::Result;
+use crate::per_process::PerProcess;
 use crate::threads;
-use dioxide::Owner;
 use std::collections::BTreeMap;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, WaitTimeoutResult};
+use std::ptr;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, WaitTimeoutResult};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// The thread ends after this time without a pause.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// That of the process, or of the process that this one was forked from.
-static FIRST: OnceLock<Timer> = OnceLock::new();
+static TIMER: PerProcess<Timer> = PerProcess::new();
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Timer {
-    owner: Owner,
     pauses: Mutex<Pauses>,
     changed: Condvar,
-    /// The timer of a child of a fork. The child has the memory of its parent, but not the thread,
-    /// which may have held the lock.
-    child: OnceLock<Box<Timer>>,
 }
 
 #[derive(Debug, Default)]
@@ -38,20 +34,6 @@ struct Pauses {
 }
 
 impl Timer {
-    fn new() -> Self {
-        let (pauses, changed, child) = Default::default();
-        Self { owner: Owner::current(), pauses, changed, child }
-    }
-
-    /// That of the calling process.
-    fn current() -> &'static Self {
-        let mut timer = FIRST.get_or_init(Self::new);
-        while !timer.owner.is_current() {
-            timer = timer.child.get_or_init(|| Box::new(Self::new()));
-        }
-        timer
-    }
-
     fn lock(&self) -> MutexGuard<'_, Pauses> {
         self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,8 +108,8 @@ impl Future for Pause<'_> {
         }
         // Wakers are cloned and dropped without the lock, as they may have locks and tasks.
         let waker = context.waker().clone();
-        let place = self.place.filter(|(timer, _)| timer.owner.is_current());
-        let timer = place.map_or_else(Timer::current, |(timer, _)| timer);
+        let timer = TIMER.get();
+        let place = self.place.filter(|(own, _)| ptr::eq(*own, timer));
         let mut pauses = timer.lock();
         if !pauses.has_thread {
             threads::spawn("dioxide-log-timer", self.path, || timer.run())?;
@@ -150,7 +132,7 @@ impl Future for Pause<'_> {
 impl Drop for Pause<'_> {
     fn drop(&mut self) {
         if let Some((timer, number)) = self.place
-            && timer.owner.is_current()
+            && ptr::eq(timer, TIMER.get())
         {
             let waker = timer.lock().wakers.remove(&(self.end, number));
             drop(waker);

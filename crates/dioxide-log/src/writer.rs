@@ -497,7 +497,8 @@ impl Writer {
             if state.pool.attempts > attempts
                 && let Some(error) = &state.pool.error
             {
-                return Err(Error::Full(Arc::new(error.clone())));
+                let (is_full, cause) = (error.is_no_space(), Arc::new(error.clone()));
+                return Err(if is_full { Error::Full(cause) } else { Error::NoSegment(cause) });
             }
             state.pool.wanted = true;
             state.pool.waiting += 1;

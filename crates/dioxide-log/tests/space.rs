@@ -4,9 +4,13 @@
 mod hooked;
 
 use dioxide_log::storage::memory::{Faults, Memory};
+use dioxide_log::storage::{Segment, Storage};
 use dioxide_log::{Durability, Error, Log, LogOptions, LogView, Lsn};
 use hooked::{Call, Hooked};
+use std::io;
 use std::iter;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,6 +47,49 @@ fn fill(log: &Log, record_bytes: usize) {
         }
     };
     assert!(matches!(error, Error::Full(_)) && error.is_no_space(), "{error}");
+}
+
+const EMFILE: i32 = 24;
+
+/// A disk that makes no segments while the process has no descriptors left.
+#[derive(Debug)]
+struct WithoutDescriptors(Memory, AtomicBool);
+
+impl Storage for WithoutDescriptors {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn segments(&self) -> dioxide_log::Result<Vec<Arc<dyn Segment>>> {
+        self.0.segments()
+    }
+
+    fn create(&self, bytes: u64) -> dioxide_log::Result<Arc<dyn Segment>> {
+        if self.1.load(Ordering::SeqCst) {
+            let error = Arc::new(io::Error::from_raw_os_error(EMFILE));
+            return Err(Error::System { action: "create", path: "segment".into(), error });
+        }
+        self.0.create(bytes)
+    }
+
+    fn remove(&self, segment: &dyn Segment) -> dioxide_log::Result<()> {
+        self.0.remove(segment)
+    }
+}
+
+/// The message and the errno advised to remove records.
+#[test]
+fn a_lack_of_descriptors_was_reported_as_a_full_log() {
+    let disk = Arc::new(WithoutDescriptors(Memory::default(), AtomicBool::new(false)));
+    let log = options().open_storage(disk.clone()).unwrap();
+    disk.1.store(true, Ordering::SeqCst);
+    let error = iter::repeat_with(|| log.append(&[1; 5000])).find_map(Result::err).unwrap();
+    assert!(matches!(error, Error::NoSegment(_)) && !error.is_no_space(), "{error}");
+    disk.1.store(false, Ordering::SeqCst);
+    log.append(&[2; 5000]).expect("the descriptors are back");
+    let all = records(&log);
+    assert!(all.iter().rev().skip(1).all(|(_, record)| *record == [1; 5000]), "none is lost");
+    log.close().unwrap();
 }
 
 #[test]

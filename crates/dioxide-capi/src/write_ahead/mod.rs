@@ -137,7 +137,8 @@ pub unsafe extern "C" fn dioxide_log_open(
 /// - EBADF: `log` was opened by the process that this one was forked from.
 /// - EINVAL: `log` is NULL, or `data` is NULL with a length above 0.
 /// - Others: the error of the write, after which the log takes no more. That may be ENOSPC too, on
-///   copy-on-write and thin media; the next append is EIO then.
+///   copy-on-write and thin media; the next append is EIO then. Or the reason why a segment could
+///   not be made, for example EMFILE. Nothing was appended then, and the log takes more.
 ///
 /// # Thread safety
 ///

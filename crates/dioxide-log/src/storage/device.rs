@@ -6,14 +6,15 @@ use super::{Segment, Storage};
 use crate::error::{Error, Result};
 use crate::format::header::{CHECKSUM_AT, Found, Header, may_be_header};
 use crate::format::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::per_process::PerProcess;
 use dioxide::text::shown;
-use dioxide::{Buffer, ErrorKind, File, OpenOptions};
+use dioxide::{Buffer, ErrorKind, File, OpenOptions, Owner};
 use std::collections::BTreeSet;
 use std::iter;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The start of a device that must be zeros for a new log. File systems, volume managers and
 /// partition tables have their marks there.
@@ -40,16 +41,23 @@ pub struct Device {
 /// A device that this process writes a log to. The kernel refuses other processes, and not another
 /// [`File`] of this one.
 #[derive(Debug)]
-struct Claim(u64);
+struct Claim {
+    number: u64,
+    owner: Owner,
+}
 
-static CLAIMED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+static CLAIMED: PerProcess<Mutex<BTreeSet<u64>>> = PerProcess::new();
+
+fn claimed() -> MutexGuard<'static, BTreeSet<u64>> {
+    CLAIMED.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Claim {
     fn new(path: &Path) -> Result<Self> {
         let metadata = path.metadata().map_err(|error| Error::system("open", path, error))?;
         let number = metadata.rdev();
-        match CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).insert(number) {
-            true => Ok(Self(number)),
+        match claimed().insert(number) {
+            true => Ok(Self { number, owner: Owner::current() }),
             false => Err(Error::Locked { path: path.into() }),
         }
     }
@@ -57,7 +65,9 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        if self.owner.is_current() {
+            claimed().remove(&self.number);
+        }
     }
 }
 
@@ -98,7 +108,7 @@ impl Device {
         };
         let content = content.filter(|_| !is_torn_creation(&first));
         if let (Some(at), None) = (content, found) {
-            let reason = "neither a log nor zeros, which a new log needs in the first MiB";
+            let reason = "neither a log nor zeros (clear the first MiB to make a new log)";
             return Err(Error::corrupt(path, at as u64, reason));
         }
         let segment_bytes = found.unwrap_or(segment_bytes);
