@@ -11,7 +11,7 @@ mod sizes;
 #[allow(dead_code, unused_imports)]
 mod units;
 
-use args::{Cli, Command, Scenario};
+use args::{Cli, Command, ScenarioArgs};
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
 use sizes::Sizes;
@@ -26,14 +26,16 @@ fuzz_target!(|line: &str| {
     let Command::Bench(bench) = cli.command else { return };
     let (bs, numjobs) = match bench.scenario {
         None => return,
-        Some(Scenario::Append(append)) => (append.bs, append.numjobs),
-        Some(Scenario::Sync(sync)) => (sync.bs, sync.numjobs),
-        Some(Scenario::Mixed(mixed)) => (mixed.bs, mixed.numjobs),
-        Some(Scenario::Files(files)) => (vec![files.bs], files.numjobs),
-        Some(Scenario::Log(log)) => (log.bs, log.numjobs),
-        Some(Scenario::Checkpoint(checkpoint)) => (vec![checkpoint.bs], vec![checkpoint.numjobs]),
-        Some(Scenario::Copy(copy)) => return assert!(!copy.rw.is_empty()),
-        Some(Scenario::Indirect(indirect)) => {
+        Some(ScenarioArgs::Append(append)) => (append.bs, append.numjobs),
+        Some(ScenarioArgs::Sync(sync)) => (sync.bs, sync.numjobs),
+        Some(ScenarioArgs::Mixed(mixed)) => (mixed.bs, mixed.numjobs),
+        Some(ScenarioArgs::Files(files)) => (vec![files.bs], files.numjobs),
+        Some(ScenarioArgs::Log(log)) => (log.bs, log.numjobs),
+        Some(ScenarioArgs::Checkpoint(checkpoint)) => {
+            (vec![checkpoint.bs], vec![checkpoint.numjobs])
+        }
+        Some(ScenarioArgs::Copy(copy)) => return assert!(!copy.rw.is_empty()),
+        Some(ScenarioArgs::Indirect(indirect)) => {
             assert!(indirect.count != Some(0) && indirect.rounds != Some(0));
             return;
         }

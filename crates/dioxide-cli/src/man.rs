@@ -57,13 +57,13 @@ pub fn run(args: &Man) -> Result<()> {
     pages.iter().try_for_each(|page| page.save(dir))
 }
 
-struct Page {
+struct ManPage {
     /// `dioxide-bench`
     name: String,
     text: Vec<u8>,
 }
 
-impl Page {
+impl ManPage {
     fn save(&self, dir: &Path) -> Result<()> {
         let path = dir.join(format!("{}.1", self.name));
         fs::write(&path, &self.text).with_context(|| format!("write {}", path.display()))
@@ -71,7 +71,7 @@ impl Page {
 }
 
 /// The page of the whole command line comes first.
-fn pages(root: &Command) -> Result<Vec<Page>> {
+fn pages(root: &Command) -> Result<Vec<ManPage>> {
     let mut root = root.clone().disable_help_subcommand(true);
     root.build();
     let mut pages = Vec::new();
@@ -79,7 +79,7 @@ fn pages(root: &Command) -> Result<Vec<Page>> {
     Ok(pages)
 }
 
-fn add_pages(command: &Command, parent: Option<&Command>, pages: &mut Vec<Page>) -> Result<()> {
+fn add_pages(command: &Command, parent: Option<&Command>, pages: &mut Vec<ManPage>) -> Result<()> {
     pages.push(page(command, parent)?);
     shown(command).try_for_each(|child| add_pages(child, Some(command), pages))
 }
@@ -92,7 +92,7 @@ fn name(command: &Command) -> &str {
     command.get_display_name().unwrap_or(command.get_name())
 }
 
-fn page(command: &Command, parent: Option<&Command>) -> Result<Page> {
+fn page(command: &Command, parent: Option<&Command>) -> Result<ManPage> {
     let version = concat!("dioxide ", env!("CARGO_PKG_VERSION"));
     let man =
         clap_mangen::Man::new(command.clone()).title(name(command).to_uppercase()).source(version);
@@ -111,7 +111,7 @@ fn page(command: &Command, parent: Option<&Command>) -> Result<Page> {
     examples(command, &mut rest);
     see_also(command, parent, &mut rest);
     rest.to_writer(&mut text)?;
-    Ok(Page { name: name(command).to_owned(), text })
+    Ok(ManPage { name: name(command).to_owned(), text })
 }
 
 /// A specific meaning replaces the general one. The page of `dioxide` has all of them.

@@ -4,7 +4,7 @@ use crate::args;
 use crate::interrupt;
 use crate::output::{self, Text};
 use crate::report::html::picture::{Panel, picture};
-use crate::saved::{self, Document, Row, Work};
+use crate::saved::{self, SavedDocument, SavedRow, SavedWork};
 use crate::terminal::Terminal;
 use anyhow::Result;
 use std::path::PathBuf;
@@ -23,14 +23,15 @@ pub fn run(args: &args::Plot) -> Result<()> {
 }
 
 /// One for each kind of work, in the order of the document.
-fn panels(document: &Document) -> Vec<Panel<'_>> {
-    let mut works: Vec<&Work> = Vec::new();
-    for Row { key, .. } in &document.results {
+fn panels(document: &SavedDocument) -> Vec<Panel<'_>> {
+    let mut works: Vec<&SavedWork> = Vec::new();
+    for SavedRow { key, .. } in &document.results {
         if !works.contains(&&key.work) {
             works.push(&key.work);
         }
     }
-    let rows = |work: &Work| document.results.iter().filter(|row| row.key.work == *work).collect();
+    let rows =
+        |work: &SavedWork| document.results.iter().filter(|row| row.key.work == *work).collect();
     works
         .into_iter()
         .map(|work| Panel { machine: &document.machine, work, rows: rows(work) })

@@ -22,11 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The pause of `tail` after a writer was faster. The next look may read the whole log.
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub fn run(args: &args::Records) -> Result<()> {
+pub fn run(args: &args::RecordsArgs) -> Result<()> {
     match &args.action {
         RecordsAction::Verify(verify) => print(&verify.path),
         RecordsAction::Stat(stat) if stat.json => {
-            let text = output::json(&Facts::of(&stat.path)?)?;
+            let text = output::json(&LogFacts::of(&stat.path)?)?;
             Ok(io::stdout().write_all(text.as_bytes())?)
         }
         RecordsAction::Stat(stat) => print(&stat.path),
@@ -38,7 +38,7 @@ pub fn run(args: &args::Records) -> Result<()> {
 
 /// The facts about a log. The names are stable.
 #[derive(Serialize)]
-struct Facts {
+struct LogFacts {
     id: String,
     /// The lowest LSN, and that of the next record.
     first_lsn: u64,
@@ -57,7 +57,7 @@ struct Facts {
     streams: Option<usize>,
 }
 
-impl Facts {
+impl LogFacts {
     /// Reads and checks a log, with its streams.
     fn of(path: &Path) -> Result<Self> {
         Self::of_seen(LogView::open(path)?, path)
@@ -95,9 +95,9 @@ impl Facts {
 
 fn print(path: &Path) -> Result<()> {
     #[rustfmt::skip]
-    let Facts {
+    let LogFacts {
         id, first_lsn, next_lsn, records, segments, bytes, closed, remnants, unsearched, streams
-    } = Facts::of(path)?;
+    } = LogFacts::of(path)?;
     let range = match records {
         0 => format!("none, the next is {next_lsn}"),
         _ => format!("{first_lsn}..{} ({records})", next_lsn - 1),
@@ -429,7 +429,7 @@ mod tests {
         log.close().unwrap();
 
         let [sound, damaged] = views;
-        assert_eq!(Facts::of_seen(sound, path).unwrap().streams, Some(1));
+        assert_eq!(LogFacts::of_seen(sound, path).unwrap().streams, Some(1));
         for segment in fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()) {
             let mut content = fs::read(&segment).unwrap();
             if let Some(byte) = content.get_mut(4096 + 24) {
@@ -437,7 +437,7 @@ mod tests {
                 fs::write(&segment, &content).unwrap();
             }
         }
-        let error = Facts::of_seen(damaged, path).err().expect("the log is damaged");
+        let error = LogFacts::of_seen(damaged, path).err().expect("the log is damaged");
         assert!(matches!(error.downcast_ref(), Some(Error::Corrupt { .. })), "{error}");
     }
 }

@@ -22,19 +22,19 @@ pub fn run(args: args::Recover) -> Result<()> {
 }
 
 /// A file, or the members of a volume.
-enum Target<'a> {
+enum RecoveryTarget<'a> {
     File(&'a Path),
     Striped(&'a [PathBuf], u64),
 }
 
-fn targets(args: &args::Recover) -> Vec<Target<'_>> {
+fn targets(args: &args::Recover) -> Vec<RecoveryTarget<'_>> {
     match args.stripe {
-        Some(chunk_bytes) => vec![Target::Striped(&args.files, chunk_bytes)],
-        None => args.files.iter().map(|file| Target::File(file)).collect(),
+        Some(chunk_bytes) => vec![RecoveryTarget::Striped(&args.files, chunk_bytes)],
+        None => args.files.iter().map(|file| RecoveryTarget::File(file)).collect(),
     }
 }
 
-impl Target<'_> {
+impl RecoveryTarget<'_> {
     fn recover(&self, how: Recover) -> dioxide::Result<Recovery> {
         match self {
             Self::File(file) => dioxide::recover(file, how),
@@ -54,7 +54,7 @@ impl Target<'_> {
     }
 }
 
-impl fmt::Display for Target<'_> {
+impl fmt::Display for RecoveryTarget<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(file) => write!(f, "{}", file.display()),
@@ -68,7 +68,7 @@ impl fmt::Display for Target<'_> {
 }
 
 /// Whether the file is recovered now, as far as the library can know.
-fn one(target: &Target<'_>, args: &args::Recover) -> Result<bool> {
+fn one(target: &RecoveryTarget<'_>, args: &args::Recover) -> Result<bool> {
     let found = match target.recover(Recover::Inspect) {
         Ok(found) => found,
         Err(error) => return Ok(failed(&error)),
@@ -76,10 +76,10 @@ fn one(target: &Target<'_>, args: &args::Recover) -> Result<bool> {
     let is_reported = report(target, &found.to_string());
     let how = if args.force { Recover::Force } else { Recover::Truncate };
     match plan(&found, how) {
-        Step::Nothing => Ok(is_reported),
-        Step::Act if args.dry_run => Ok(is_reported),
-        Step::Act => Ok(act(target, how)? && is_reported),
-        Step::Leave(advice) => {
+        RecoveryStep::Nothing => Ok(is_reported),
+        RecoveryStep::Act if args.dry_run => Ok(is_reported),
+        RecoveryStep::Act => Ok(act(target, how)? && is_reported),
+        RecoveryStep::Leave(advice) => {
             say(&format!("{target}: {advice}"));
             Ok(false)
         }
@@ -88,25 +88,25 @@ fn one(target: &Target<'_>, args: &args::Recover) -> Result<bool> {
 
 /// The action for a file.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum RecoveryStep {
     Nothing,
     Act,
     /// Not recovered, and not ours to change.
     Leave(String),
 }
 
-fn plan(found: &Recovery, how: Recover) -> Step {
+fn plan(found: &Recovery, how: Recover) -> RecoveryStep {
     match found.verdict {
         // Only the owner of the records can truncate an undecided file; it stays usable as it is.
-        Verdict::Clean | Verdict::Foreign | Verdict::EndUnknown => Step::Nothing,
-        Verdict::EndKnown => Step::Act,
-        Verdict::ModifiedExternally(_) if how == Recover::Force => Step::Act,
-        _ if found.floor < found.ceiling => Step::Leave(
+        Verdict::Clean | Verdict::Foreign | Verdict::EndUnknown => RecoveryStep::Nothing,
+        Verdict::EndKnown => RecoveryStep::Act,
+        Verdict::ModifiedExternally(_) if how == Recover::Force => RecoveryStep::Act,
+        _ if found.floor < found.ceiling => RecoveryStep::Leave(
             "left as it is; if you know who changed it, `--force` leaves it to its program to say \
              where its records end"
                 .into(),
         ),
-        _ => Step::Leave(format!(
+        _ => RecoveryStep::Leave(format!(
             "left as it is, since a truncate could destroy data; if you know who changed it, \
              `--force` truncates it to {} bytes",
             found.ceiling
@@ -114,10 +114,10 @@ fn plan(found: &Recovery, how: Recover) -> Step {
     }
 }
 
-fn act(target: &Target<'_>, how: Recover) -> Result<bool> {
+fn act(target: &RecoveryTarget<'_>, how: Recover) -> Result<bool> {
     match target.recover(how) {
         // A change in between leads to a new verdict here.
-        Ok(found) if plan(&found, how) != Step::Act && found.verdict != Verdict::Clean => {
+        Ok(found) if plan(&found, how) != RecoveryStep::Act && found.verdict != Verdict::Clean => {
             say(&format!("{target}: changed meanwhile: {found}"));
             Ok(false)
         }
@@ -132,7 +132,7 @@ fn failed(error: &dioxide::Error) -> bool {
 }
 
 /// Prints a line. Returns whether stdout took it: a closed one leaves no file unrecovered.
-fn report(target: &Target<'_>, sentence: &str) -> bool {
+fn report(target: &RecoveryTarget<'_>, sentence: &str) -> bool {
     let line = format!("{target}: {sentence}");
     let written = writeln!(io::stdout(), "{}", shown(&line));
     if let Err(error) = &written

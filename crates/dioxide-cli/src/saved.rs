@@ -16,17 +16,17 @@ use std::path::Path;
 const SCHEMA_VERSION_MAX: u64 = 1;
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Document {
+pub struct SavedDocument {
     #[serde(flatten)]
     pub machine: Machine,
     /// The name that `--label` gave it.
     #[serde(default)]
     pub label: Option<String>,
-    pub results: Vec<Row>,
+    pub results: Vec<SavedRow>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Row {
+pub struct SavedRow {
     #[serde(flatten)]
     pub key: Key,
     pub fs: Option<String>,
@@ -42,7 +42,7 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Key {
     #[serde(flatten)]
-    pub work: Work,
+    pub work: SavedWork,
     pub path: String,
     pub numjobs: usize,
     pub iodepth: usize,
@@ -50,7 +50,7 @@ pub struct Key {
 
 /// The common settings of the rows of one table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Work {
+pub struct SavedWork {
     pub scenario: String,
     pub backend: String,
     pub bs_min_bytes: u64,
@@ -67,7 +67,7 @@ pub struct Work {
     pub space: Option<String>,
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for SavedWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bs = Sizes { min_bytes: self.bs_min_bytes, max_bytes: self.bs_max_bytes };
         write!(f, "{} bs={bs} {}", self.scenario, self.durability)?;
@@ -94,7 +94,7 @@ impl fmt::Display for Key {
 }
 
 /// Reads the document from a file, or from stdin (`-`).
-pub fn read(path: &Path) -> Result<Document> {
+pub fn read(path: &Path) -> Result<SavedDocument> {
     let name = || path.display().to_string();
     let mut text = Vec::new();
     match path {
@@ -107,7 +107,7 @@ pub fn read(path: &Path) -> Result<Document> {
 }
 
 /// The document in a text.
-pub fn parse(text: &[u8]) -> Result<Document> {
+pub fn parse(text: &[u8]) -> Result<SavedDocument> {
     let value: Value =
         serde_json::from_slice(text).context("is no JSON; needed is what `bench --json` writes")?;
     if let Some(why_not) = why_not(&value) {
@@ -120,7 +120,7 @@ pub fn parse(text: &[u8]) -> Result<Document> {
 }
 
 /// Checks the document as a whole.
-fn check(document: &Document) -> Result<()> {
+fn check(document: &SavedDocument) -> Result<()> {
     for (nth, row) in document.results.iter().enumerate() {
         let rounds = row.rounds_iops.len();
         let is_whole = |figures: &[f64]| figures.len() == rounds;
@@ -131,7 +131,7 @@ fn check(document: &Document) -> Result<()> {
             "figures of different numbers of rounds stand in one row: {:?}",
             row.key.to_string()
         );
-        let is_twin = |other: &Row| other.key == row.key;
+        let is_twin = |other: &SavedRow| other.key == row.key;
         ensure!(
             !document.results[..nth].iter().any(is_twin),
             "a row is there twice: {:?}",
@@ -191,13 +191,13 @@ pub mod examples {
         numjobs: usize,
         rounds_iops: &[f64],
         kernel_iops: Option<&[f64]>,
-    ) -> Row {
+    ) -> SavedRow {
         let ratios = |kernel: &[f64]| {
             rounds_iops.iter().zip(kernel).map(|(own, kernel)| own / kernel).collect()
         };
-        Row {
+        SavedRow {
             key: Key {
-                work: Work {
+                work: SavedWork {
                     scenario: "append".into(),
                     backend: "system".into(),
                     bs_min_bytes: 4096,
@@ -224,8 +224,8 @@ pub mod examples {
         }
     }
 
-    pub fn document(results: Vec<Row>) -> Document {
-        Document {
+    pub fn document(results: Vec<SavedRow>) -> SavedDocument {
+        SavedDocument {
             machine: Machine {
                 kernel_release: "6.18.0".into(),
                 device: Some("nvme0n1".into()),
@@ -240,7 +240,7 @@ pub mod examples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::Row as Measured;
+    use crate::bench::figures::Row;
     use crate::bench::figures::examples::{append_point, files_point, row};
     use crate::bench::work::Route;
     use crate::report::{self, Report};
@@ -249,13 +249,13 @@ mod tests {
         format!("{:#}", parse(text.as_bytes()).unwrap_err())
     }
 
-    fn written(rows: Vec<Measured>) -> Value {
+    fn written(rows: Vec<Row>) -> Value {
         let machine = Machine::describe("/somewhere".into(), None);
         let report = Report { label: None, machine, fs: None, rows };
         serde_json::to_value(report::json::document(&report)).unwrap()
     }
 
-    fn read_back(document: &Value) -> Document {
+    fn read_back(document: &Value) -> SavedDocument {
         parse(document.to_string().as_bytes()).unwrap()
     }
 
@@ -302,7 +302,7 @@ mod tests {
     fn what_contradicts_itself_is_refused() {
         let whole = examples::document(vec![examples::row("kernel", 1, &[1.0, 2.0], None)]);
         assert!(check(&whole).is_ok());
-        let refusal = |change: fn(&mut Document)| {
+        let refusal = |change: fn(&mut SavedDocument)| {
             let mut document = whole.clone();
             change(&mut document);
             check(&document).unwrap_err().to_string()

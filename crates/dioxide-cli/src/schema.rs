@@ -29,18 +29,19 @@ fn bench() {
 
 #[test]
 fn diagnose() {
-    check::<diagnose::document::Document>("diagnose");
+    check::<diagnose::document::DiagnoseDocument>("diagnose");
 }
 
 #[test]
 fn history() {
-    check::<history::document::Document<'_>>("history");
+    check::<history::document::HistoryDocument<'_>>("history");
 }
 
 /// `probe --for` has keys of its own.
 #[test]
 fn a_fitness_was_never_validated() {
-    let schema = serde_json::to_value(schemars::schema_for!(probe::document::Document)).unwrap();
+    let schema =
+        serde_json::to_value(schemars::schema_for!(probe::document::ProbeDocument)).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let mut document = serde_json::to_value(probe::document::examples::fit()).unwrap();
     assert!(validator.is_valid(&document));
@@ -50,5 +51,5 @@ fn a_fitness_was_never_validated() {
 
 #[test]
 fn probe() {
-    check::<probe::document::Document>("probe");
+    check::<probe::document::ProbeDocument>("probe");
 }

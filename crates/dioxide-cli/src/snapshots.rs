@@ -8,7 +8,7 @@ use crate::bench::figures::examples::{
 };
 use crate::bench::work::{Point, Route};
 use crate::compare::{self, Comparison};
-use crate::diagnose::change::Change;
+use crate::diagnose::change::ObservationChange;
 use crate::diagnose::{document::examples as diagnoses, people};
 use crate::history;
 use crate::meter::filesystem::FileSystem;
@@ -47,7 +47,7 @@ fn printed(mut page: Page, rows: Vec<Row>, comparison: Option<&Comparison<'_>>) 
     page.finished()
 }
 
-fn with_baseline(page: Page, (old, new): (saved::Document, saved::Document)) -> String {
+fn with_baseline(page: Page, (old, new): (saved::SavedDocument, saved::SavedDocument)) -> String {
     printed(page, checkpoints(), Some(&compare::with_baseline(&old, &new).unwrap()))
 }
 
@@ -55,7 +55,7 @@ fn queue(iodepth: usize) -> Route {
     Route::Queue { iodepth }
 }
 
-fn saved_run() -> saved::Document {
+fn saved_run() -> saved::SavedDocument {
     saved::read(&in_repository("docs/results/append-on-sync.json")).unwrap()
 }
 
@@ -63,7 +63,8 @@ fn saved_run() -> saved::Document {
 fn recorded() -> Vec<Row> {
     let document = saved_run();
     let numjobs = [1, 64];
-    let of_numjobs = |row: &&saved::Row| numjobs.contains(&(row.key.numjobs * row.key.iodepth));
+    let of_numjobs =
+        |row: &&saved::SavedRow| numjobs.contains(&(row.key.numjobs * row.key.iodepth));
     let rows = document.results.iter().filter(of_numjobs).map(|saved| {
         let route = match saved.key.path.as_str() {
             "kernel" => Route::Kernel,
@@ -158,7 +159,7 @@ fn attached_again(width: Option<usize>) -> String {
     let mut document = diagnoses::document(vec![diagnoses::program()]);
     let mut before = diagnoses::document(vec![diagnoses::slower_program()]);
     before.machine.date = "2026-01-02T03:04:05Z".into();
-    document.change = Some(Change::new(&before, &document));
+    document.change = Some(ObservationChange::new(&before, &document));
     people::print(&document, false, &mut page).unwrap();
     page.finished()
 }
@@ -189,7 +190,7 @@ fn all(width: Option<usize>) -> Vec<(&'static str, String)> {
 }
 
 /// The recorded result, and itself with slower paths of dioxide.
-fn slower() -> (saved::Document, saved::Document) {
+fn slower() -> (saved::SavedDocument, saved::SavedDocument) {
     let mut old = saved_run();
     old.results.retain(|row| [1, 64].contains(&row.key.numjobs));
     let mut new = old.clone();

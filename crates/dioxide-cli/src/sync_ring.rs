@@ -12,7 +12,7 @@ pub struct Ring(IoUring);
 
 /// How a write is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
+pub enum RingSync {
     /// Each write by itself.
     RwfDsync,
     /// By an fdatasync linked to the last write.
@@ -33,19 +33,19 @@ impl Ring {
         file: &File,
         bytes: &[u8],
         offsets: &[u64],
-        sync: Sync,
+        sync: RingSync,
     ) -> io::Result<()> {
         assert!(offsets.len() < ENTRIES as usize, "there is room for these and a sync");
         let fd = types::Fd(file.as_raw_fd());
         let write = |offset: &u64| {
             let write = opcode::Write::new(fd, bytes.as_ptr(), bytes.len() as u32).offset(*offset);
             match sync {
-                Sync::RwfDsync => write.rw_flags(libc::RWF_DSYNC).build(),
-                Sync::LinkedFdatasync => write.build().flags(squeue::Flags::IO_LINK),
+                RingSync::RwfDsync => write.rw_flags(libc::RWF_DSYNC).build(),
+                RingSync::LinkedFdatasync => write.build().flags(squeue::Flags::IO_LINK),
             }
         };
         let mut entries: Vec<_> = offsets.iter().map(write).collect();
-        if sync == Sync::LinkedFdatasync {
+        if sync == RingSync::LinkedFdatasync {
             entries.push(opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build());
         }
         // SAFETY: `bytes` and the file outlive the entries: `reap` returns only when all of them
@@ -97,7 +97,7 @@ struct InFlight {
 }
 
 /// A write that is durable, or failed.
-pub struct Written {
+pub struct FinishedWrite {
     pub slot: usize,
     pub block: Buffer,
     pub outcome: io::Result<()>,
@@ -142,7 +142,7 @@ impl<'a> DurableWrites<'a> {
 
     /// Submits all queued entries, waits for at least `min` writes or for all in flight, and
     /// returns the finished ones.
-    pub fn reap(&mut self, min: usize) -> io::Result<Vec<Written>> {
+    pub fn reap(&mut self, min: usize) -> io::Result<Vec<FinishedWrite>> {
         let min = min.min(self.in_flight);
         let mut finished = Vec::new();
         loop {
@@ -159,7 +159,7 @@ impl<'a> DurableWrites<'a> {
         }
     }
 
-    fn take_completions(&mut self, finished: &mut Vec<Written>) {
+    fn take_completions(&mut self, finished: &mut Vec<FinishedWrite>) {
         for completion in self.ring.completion() {
             let (slot, is_write) =
                 ((completion.user_data() / 2) as usize, completion.user_data() % 2 == 0);
@@ -174,7 +174,7 @@ impl<'a> DurableWrites<'a> {
                 && let Some(InFlight { block, outcome, .. }) = place.take()
             {
                 self.in_flight -= 1;
-                finished.push(Written { slot, block, outcome });
+                finished.push(FinishedWrite { slot, block, outcome });
             }
         }
     }

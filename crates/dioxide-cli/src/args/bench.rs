@@ -27,7 +27,7 @@ const RATE_MAX: u64 = 10_000_000;
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
     #[command(subcommand)]
-    pub scenario: Option<Scenario>,
+    pub scenario: Option<ScenarioArgs>,
     /// Directory for the scratch file.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
@@ -40,20 +40,20 @@ impl Bench {
     pub fn output(&self) -> &Outputs {
         match &self.scenario {
             None => &self.output,
-            Some(Scenario::Append(append)) => &append.output,
-            Some(Scenario::Sync(sync)) => &sync.output,
-            Some(Scenario::Mixed(mixed)) => &mixed.output,
-            Some(Scenario::Indirect(indirect)) => &indirect.output,
-            Some(Scenario::Files(files)) => &files.output,
-            Some(Scenario::Checkpoint(checkpoint)) => &checkpoint.output,
-            Some(Scenario::Log(log)) => &log.output,
-            Some(Scenario::Copy(copy)) => &copy.output,
+            Some(ScenarioArgs::Append(append)) => &append.output,
+            Some(ScenarioArgs::Sync(sync)) => &sync.output,
+            Some(ScenarioArgs::Mixed(mixed)) => &mixed.output,
+            Some(ScenarioArgs::Indirect(indirect)) => &indirect.output,
+            Some(ScenarioArgs::Files(files)) => &files.output,
+            Some(ScenarioArgs::Checkpoint(checkpoint)) => &checkpoint.output,
+            Some(ScenarioArgs::Log(log)) => &log.output,
+            Some(ScenarioArgs::Copy(copy)) => &copy.output,
         }
     }
 }
 
 #[derive(Subcommand)]
-pub enum Scenario {
+pub enum ScenarioArgs {
     /// N threads append to one file: through the kernel, into preallocated space, and with dioxide.
     ///
     /// Several block sizes make matrices: block size by threads, for each path, and the ratios.
@@ -212,9 +212,9 @@ pub struct Append {
     /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. The
     /// time of an operation includes the bench's own, mostly reading the clock twice.
     #[arg(long, value_enum, default_value_t)]
-    pub backend: Backend,
+    pub backend: BackendArg,
     #[command(flatten)]
-    pub pace: Pace,
+    pub pace: PaceArgs,
     /// When an append counts as done.
     #[arg(long, value_enum, default_value_t)]
     pub durability: Durability,
@@ -224,7 +224,7 @@ pub struct Append {
     /// How dioxide continues after records that do not fill their last block. Whole blocks have no
     /// such tail.
     #[arg(long, value_enum, default_value_t)]
-    pub tail: Tail,
+    pub tail: TailArg,
     /// Also append by a group commit through the page cache (path `buffered-group`). Unaligned
     /// records always have this path.
     #[arg(long)]
@@ -280,7 +280,7 @@ pub struct Sync {
     #[arg(value_parser = iodepth())]
     pub iodepth: Vec<u32>,
     #[command(flatten)]
-    pub pace: Pace,
+    pub pace: PaceArgs,
     #[command(flatten)]
     pub output: Outputs,
 }
@@ -314,9 +314,9 @@ pub struct Mixed {
     /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. The
     /// time of an operation includes the bench's own, mostly reading the clock twice.
     #[arg(long, value_enum, default_value_t)]
-    pub backend: Backend,
+    pub backend: BackendArg,
     #[command(flatten)]
-    pub pace: Pace,
+    pub pace: PaceArgs,
     /// Size of the file, or of the used part of the device.
     ///
     /// By default 256m or a quarter of the available space, the smaller; less if the device takes
@@ -365,7 +365,7 @@ pub struct Place {
 
 /// Duration and number of runs.
 #[derive(Args, Clone, Copy)]
-pub struct Pace {
+pub struct PaceArgs {
     /// Time of one run [default: at most 2s, chosen by a short trial of each path, so that all of
     /// it takes under a minute].
     #[arg(long, value_name = "TIME", value_parser = runtime)]
@@ -430,7 +430,7 @@ pub enum Durability {
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
-pub enum Backend {
+pub enum BackendArg {
     /// A file or device.
     #[default]
     System,
@@ -448,7 +448,7 @@ pub enum Growth {
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
-pub enum Tail {
+pub enum TailArg {
     /// Without gaps: the next record rewrites the last block.
     #[default]
     Rewrite,

@@ -1,6 +1,6 @@
 //! The scenarios of `dioxide bench` with several files.
 
-use super::bench::{Outputs, Pace, iodepth, numjobs, rounds, runtime};
+use super::bench::{Outputs, PaceArgs, iodepth, numjobs, rounds, runtime};
 use super::examples;
 use crate::sizes::Sizes;
 use crate::units::parse_bytes;
@@ -53,7 +53,7 @@ pub struct Files {
     pub files: Vec<u32>,
     /// The blocks before they are written.
     #[arg(long, value_enum, default_value_t)]
-    pub space: Space,
+    pub space: SpaceArg,
     /// Block size: the bytes of one write.
     #[arg(long, value_name = "BYTES", default_value = "4k", value_parser = Sizes::parse_block)]
     pub bs: Sizes,
@@ -67,7 +67,7 @@ pub struct Files {
     #[arg(value_parser = iodepth())]
     pub iodepth: Vec<u32>,
     #[command(flatten)]
-    pub pace: Pace,
+    pub pace: PaceArgs,
     /// Size of all files together.
     ///
     /// By default 64m for written space; more if threads or files have no block then, less if the
@@ -116,7 +116,7 @@ pub struct Checkpoint {
     pub files: Vec<u32>,
     /// The blocks before they are written.
     #[arg(long, value_enum, default_value_t)]
-    pub space: Space,
+    pub space: SpaceArg,
     /// Block size: the bytes written to each file before a checkpoint.
     #[arg(long, value_name = "BYTES", default_value = "4k", value_parser = Sizes::parse_block)]
     pub bs: Sizes,
@@ -145,7 +145,7 @@ pub struct Checkpoint {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Space {
+pub enum SpaceArg {
     /// Written before and durable, so that a durable write needs no journal commit.
     #[default]
     Written,
@@ -159,11 +159,11 @@ fn files() -> clap::builder::RangedI64ValueParser<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Cli, Command, Scenario};
+    use super::super::{Cli, Command, ScenarioArgs};
     use super::*;
     use clap::{CommandFactory, Parser};
 
-    fn scenario(line: &str) -> Result<Scenario, clap::Error> {
+    fn scenario(line: &str) -> Result<ScenarioArgs, clap::Error> {
         let words = ["dioxide", "bench"].into_iter().chain(line.split_whitespace());
         let Command::Bench(bench) = Cli::try_parse_from(words)?.command else { panic!("a bench") };
         Ok(bench.scenario.expect("a scenario"))
@@ -171,20 +171,20 @@ mod tests {
 
     #[test]
     fn files_and_defaults() {
-        let Ok(Scenario::Files(files)) = scenario("files") else { panic!("files") };
-        assert_eq!((files.files, files.space), (vec![1, 16, 256, 1024], Space::Written));
+        let Ok(ScenarioArgs::Files(files)) = scenario("files") else { panic!("files") };
+        assert_eq!((files.files, files.space), (vec![1, 16, 256, 1024], SpaceArg::Written));
         assert_eq!((files.bs, files.size), (Sizes::one(4096), None));
         assert_eq!((files.numjobs, files.iodepth), (vec![64], vec![64]));
         let line = "files --files 16384 --space unwritten --bs 8k --numjobs 1,2 --rate 5";
-        let Ok(Scenario::Files(files)) = scenario(line) else { panic!("files") };
-        assert_eq!((files.files, files.space), (vec![16_384], Space::Unwritten));
+        let Ok(ScenarioArgs::Files(files)) = scenario(line) else { panic!("files") };
+        assert_eq!((files.files, files.space), (vec![16_384], SpaceArg::Unwritten));
         assert_eq!((files.bs, files.pace.rate), (Sizes::one(8192), Some(5)));
     }
 
     #[test]
     fn checkpoints_and_defaults() {
-        let Ok(Scenario::Checkpoint(it)) = scenario("checkpoint") else { panic!("checkpoint") };
-        assert_eq!((it.files, it.space, it.numjobs), (vec![256, 1024], Space::Written, 64));
+        let Ok(ScenarioArgs::Checkpoint(it)) = scenario("checkpoint") else { panic!("checkpoint") };
+        assert_eq!((it.files, it.space, it.numjobs), (vec![256, 1024], SpaceArg::Written, 64));
         assert_eq!((it.bs, it.size, it.runtime), (Sizes::one(4096), None, None));
     }
 

@@ -1,6 +1,6 @@
 //! `dioxide bench log`.
 
-use super::bench::{Outputs, Pace, iodepth, numjobs};
+use super::bench::{Outputs, PaceArgs, iodepth, numjobs};
 use super::examples;
 use crate::sizes::Sizes;
 use crate::units::parse_bytes;
@@ -87,7 +87,7 @@ pub struct Log {
     #[arg(conflicts_with_all = ["numjobs", "iodepth"])]
     pub files: Vec<u32>,
     #[command(flatten)]
-    pub pace: Pace,
+    pub pace: PaceArgs,
     /// Size of all logs together [default: 256m or a quarter of the free space, the smaller].
     ///
     /// A run ends early when a log is full.
@@ -109,14 +109,14 @@ pub enum LogSpace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Cli, Command, Scenario};
+    use super::super::{Cli, Command, ScenarioArgs};
     use super::*;
     use clap::{CommandFactory, Parser};
 
     fn log(line: &str) -> Result<Log, clap::Error> {
         let words = ["dioxide", "bench", "log"].into_iter().chain(line.split_whitespace());
         let Command::Bench(bench) = Cli::try_parse_from(words)?.command else { panic!("a bench") };
-        let Some(Scenario::Log(log)) = bench.scenario else { panic!("a log") };
+        let Some(ScenarioArgs::Log(log)) = bench.scenario else { panic!("a log") };
         Ok(log)
     }
 

@@ -128,7 +128,7 @@ pub enum Command {
     /// Reads the log without the lock of its writer, so it works beside one. Each command first
     /// reads and checks the whole log.
     #[command(after_long_help = examples::LOGS)]
-    Log(Records),
+    Log(RecordsArgs),
     /// Draw saved results of `dioxide bench --json` as one SVG picture.
     ///
     /// The picture has a panel for each kind of work, with a curve for each path: operations per
@@ -254,7 +254,7 @@ mod tests {
         Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
     }
 
-    fn scenario(line: &str) -> Scenario {
+    fn scenario(line: &str) -> ScenarioArgs {
         match parse(line).unwrap() {
             Command::Bench(bench) => bench.scenario.unwrap(),
             _ => panic!("{line} is a bench"),
@@ -284,7 +284,8 @@ mod tests {
 
     #[test]
     fn append_lists_and_defaults() {
-        let Scenario::Append(append) = scenario("dioxide bench append --bs 4k,16k --numjobs 1,128")
+        let ScenarioArgs::Append(append) =
+            scenario("dioxide bench append --bs 4k,16k --numjobs 1,128")
         else {
             panic!("append")
         };
@@ -295,20 +296,21 @@ mod tests {
         assert!(matches!(append.growth, Growth::Unwritten));
         assert_eq!((append.growth_cap, append.pace.rate), (None, None));
         assert_eq!(append.iodepth, [64]);
-        assert!(matches!(append.backend, Backend::System));
+        assert!(matches!(append.backend, BackendArg::System));
         assert!(
-            matches!(append.tail, Tail::Rewrite) && !append.buffered_group && !append.positional
+            matches!(append.tail, TailArg::Rewrite) && !append.buffered_group && !append.positional
         );
     }
 
     #[test]
     fn records_of_any_length() {
-        let Scenario::Append(append) = scenario("dioxide bench append --bs 100,512-4k --tail pad")
+        let ScenarioArgs::Append(append) =
+            scenario("dioxide bench append --bs 100,512-4k --tail pad")
         else {
             panic!("append")
         };
         assert_eq!(append.bs, [Sizes::one(100), Sizes { min_bytes: 512, max_bytes: 4096 }]);
-        assert!(matches!(append.tail, Tail::Pad));
+        assert!(matches!(append.tail, TailArg::Pad));
     }
 
     #[test]
@@ -328,20 +330,20 @@ mod tests {
 
     #[test]
     fn sync_is_the_seeds_workload() {
-        let Scenario::Sync(sync) = scenario("dioxide bench sync") else { panic!("sync") };
+        let ScenarioArgs::Sync(sync) = scenario("dioxide bench sync") else { panic!("sync") };
         assert_eq!((sync.bs, sync.numjobs), (vec![Sizes::one(65536)], vec![64]));
     }
 
     #[test]
     fn mixed_on_a_directory_or_a_device() {
-        let Scenario::Mixed(mixed) = scenario("dioxide bench mixed") else { panic!("mixed") };
+        let ScenarioArgs::Mixed(mixed) = scenario("dioxide bench mixed") else { panic!("mixed") };
         assert_eq!(
             (mixed.bs, mixed.numjobs, mixed.rwmixread),
             (vec![Sizes::one(4096)], vec![1, 2], 50)
         );
         assert_eq!(mixed.place.device, None);
         let line = "dioxide bench mixed --device /dev/x --overwrite-device /dev/x --rwmixread 100";
-        let Scenario::Mixed(mixed) = scenario(line) else { panic!("mixed") };
+        let ScenarioArgs::Mixed(mixed) = scenario(line) else { panic!("mixed") };
         assert_eq!((mixed.place.device, mixed.rwmixread), (Some("/dev/x".into()), 100));
     }
 
@@ -349,10 +351,10 @@ mod tests {
     fn sync_on_a_stripe() {
         let line = "dioxide bench sync --stripe /dev/x,/dev/y --chunk 128k --overwrite-device \
             /dev/x,/dev/y";
-        let Scenario::Sync(sync) = scenario(line) else { panic!("sync") };
+        let ScenarioArgs::Sync(sync) = scenario(line) else { panic!("sync") };
         assert_eq!((&sync.stripe, sync.chunk), (&sync.place.overwrite_device, 128 << 10));
         assert_eq!(sync.stripe, [PathBuf::from("/dev/x"), "/dev/y".into()]);
-        let Scenario::Sync(sync) = scenario("dioxide bench sync --stripe .,.") else {
+        let ScenarioArgs::Sync(sync) = scenario("dioxide bench sync --stripe .,.") else {
             panic!("sync")
         };
         assert_eq!((sync.stripe.len(), sync.chunk), (2, 64 << 10));
@@ -360,7 +362,7 @@ mod tests {
 
     #[test]
     fn indirect_is_the_seeds_workload() {
-        let Scenario::Indirect(indirect) = scenario("dioxide bench indirect") else {
+        let ScenarioArgs::Indirect(indirect) = scenario("dioxide bench indirect") else {
             panic!("indirect")
         };
         assert_eq!((indirect.count, indirect.rounds, indirect.fresh), (None, None, false));

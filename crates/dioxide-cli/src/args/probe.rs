@@ -18,7 +18,7 @@ pub struct Probe {
     ///
     /// Exits with 0 on PASS, with 1 on FAIL, with 2 if there is no result.
     #[arg(long = "for", value_name = "SYSTEM", value_enum, conflicts_with = "quick")]
-    pub system: Option<System>,
+    pub system: Option<SystemArg>,
     /// Time of the load with --for.
     #[arg(long, value_name = "TIME", default_value = "1m", requires = "system")]
     #[arg(value_parser = runtime)]
@@ -28,7 +28,7 @@ pub struct Probe {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub enum System {
+pub enum SystemArg {
     Etcd,
     /// With a flush of every batch.
     Kafka,

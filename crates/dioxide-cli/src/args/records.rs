@@ -5,7 +5,7 @@ use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 
 #[derive(Args)]
-pub struct Records {
+pub struct RecordsArgs {
     #[command(subcommand)]
     pub action: RecordsAction,
 }

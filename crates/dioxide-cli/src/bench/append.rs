@@ -8,7 +8,7 @@
 
 use super::backing::{Ahead, Backing};
 use super::blocks::Places;
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::group_commit::GroupCommit;
 use super::growing::GrowthWatch;
 use super::ledger::{End, Ledger};
@@ -23,7 +23,7 @@ use dioxide::{Growth, OpenOptions};
 use rustix::fs::OFlags;
 
 /// One run.
-pub fn run(task: &Task<'_>) -> Result<Run> {
+pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let ground = task.place.prepare()?;
     let ledger = task.ledger(Places::OnceEach);
     let tickets = Tickets::new(task, &ledger);
@@ -53,7 +53,7 @@ fn through_kernel(
     ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let file = ground.open(task.flags())?;
     let shift = task.crew(ledger).work(
         |_, _| tickets.take(),
@@ -72,7 +72,7 @@ fn through_a_tail_block(
     ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let file = ground.open(OFlags::empty())?;
     let (durability, unit, max) =
         (task.point.durability, task.units.append_bytes, task.point.sizes.max_bytes);
@@ -89,7 +89,7 @@ fn through_groups(
     ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let space = Ahead::within(task.size_bytes, 0);
     let log = GroupCommit::new(ground.open_cached()?, task.point.durability, space);
     let shift =
@@ -104,7 +104,7 @@ fn through_dioxide(
     ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let file = ground.open_with(&options(task))?;
     if task.point.backend == Backend::Sim {
         return one_by_one(task, file, ledger, tickets);
@@ -123,7 +123,7 @@ fn past_the_end(
     ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let file = ground.open_with(&options(task))?;
     let shift = task.crew(ledger).work(
         |_, _| tickets.take(),
@@ -141,7 +141,7 @@ fn through_a_queue(
     ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let file = ground.open_with(&options(task))?;
     let shift = task.crew(ledger).work_through_queues(
         iodepth,
@@ -157,7 +157,7 @@ fn over_an_old_file(
     ground: &RunFile,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     ground.fill(task.whole_blocks_bytes()).context("fill the file to be recycled")?;
     let file = ground.open_with(&options(task))?;
     file.recycle()?;
@@ -169,7 +169,7 @@ fn one_by_one(
     file: dioxide::File,
     ledger: &Ledger,
     tickets: &Tickets<'_>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let shift =
         task.crew(ledger).work(|_, _| tickets.take(), |_, block| Ok(file.append(block)?))?;
     shift.close(file)

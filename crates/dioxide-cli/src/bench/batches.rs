@@ -9,7 +9,7 @@ use fastrand::Rng;
 use std::time::Instant;
 
 /// A write without its flush.
-struct Written {
+struct UnflushedWrite {
     target: Target,
     stamp: Stamp,
     due: Option<Instant>,
@@ -51,14 +51,14 @@ impl Job<'_> {
                 ledger.stamp(stamp, block);
                 let submitted = Instant::now();
                 write(target, block)?;
-                written.push(Written { target, stamp, due, submitted });
+                written.push(UnflushedWrite { target, stamp, due, submitted });
                 next = Some(sequence + 1);
             }
             if written.is_empty() {
                 break;
             }
             flush()?;
-            for Written { target, stamp, due, submitted } in written.drain(..) {
+            for UnflushedWrite { target, stamp, due, submitted } in written.drain(..) {
                 done.record(target, due.unwrap_or(submitted), submitted);
                 ledger.acknowledge(stamp, target.offset)?;
             }

@@ -5,7 +5,7 @@
 //! timed.
 
 use super::blocks::Places;
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::latency::Timings;
 use super::ledger::Ledger;
 use super::set::{self, Set};
@@ -23,7 +23,7 @@ use std::thread::{Builder, scope};
 use std::time::Instant;
 
 /// One run. The files are made before, and closed after it.
-pub fn run(task: &Task<'_>) -> Result<Run> {
+pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let set = Set::make(task)?;
     let ledger = task.ledger(Places::Rewritten);
     let run = match task.route {
@@ -41,7 +41,7 @@ fn through_kernel(
     set: &Set,
     ledger: &Ledger,
     flush: impl FnMut() -> Result<()>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     repeat(task, set, ledger, |block, offset| set.write(block, offset).map(drop), flush)
 }
 
@@ -54,7 +54,7 @@ fn one_by_one(files: &[File]) -> Result<()> {
 }
 
 /// The threads exist all the time. Each takes the next file until there is none.
-fn by_threads(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<Run> {
+fn by_threads(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<RouteRun> {
     let taken = AtomicUsize::new(0);
     scope(|scope| {
         let (done, outcomes) = channel();
@@ -89,7 +89,7 @@ fn take_turns(files: &[File], taken: &AtomicUsize) -> Result<()> {
     Ok(())
 }
 
-fn through_dioxide(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<Run> {
+fn through_dioxide(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<RouteRun> {
     let mut options = OpenOptions::new();
     options.write(true).durability(Durability::OnSync).growth(Growth::None);
     let files = set.open_with(&options)?;
@@ -113,7 +113,7 @@ fn repeat(
     ledger: &Ledger,
     mut touch: impl FnMut(&[u8], u64) -> Result<()>,
     mut flush: impl FnMut() -> Result<()>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let mut touches = Touches::new(task, set);
     let mut flushes = Timings::new(false);
     let (mut parts, begun) = (Parts::start(task.place.disk.as_ref()), Instant::now());
@@ -137,7 +137,7 @@ fn repeat(
     }
     let bytes = flushes.clat.len() * set.files().len() as u64 * task.point.sizes.max_bytes;
     let elapsed = parts.elapsed();
-    let mut run = Run::new(elapsed, Timings::new(false), flushes, bytes, parts.stop());
+    let mut run = RouteRun::new(elapsed, Timings::new(false), flushes, bytes, parts.stop());
     run.figures.is_cut_short = is_full;
     Ok(run)
 }

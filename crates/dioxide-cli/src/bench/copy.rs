@@ -2,7 +2,7 @@
 //!
 //! The workload of backups, exports and compactions. The operation is 1 MiB of the stream.
 
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::latency::Timings;
 use super::place::RunFile;
 use super::task::Task;
@@ -24,7 +24,7 @@ const READS: u32 = 100;
 pub const COPIES: u32 = 50;
 
 /// One run: whole files, one after the other, until the time is over.
-pub fn run(task: &Task<'_>) -> Result<Run> {
+pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let source = task.place.prepare()?;
     fill(&source, task.size_bytes)?;
     repeat(task, &source, verify)
@@ -35,7 +35,7 @@ fn repeat(
     task: &Task<'_>,
     source: &RunFile,
     check: impl Fn(&RunFile, u64) -> Result<()>,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let [reads, writes] = [(); 2].map(|()| Timings::new(false));
     let parts = Parts::start(task.place.disk.as_ref());
     let mut passes = Passes { parts, reads, writes };
@@ -45,7 +45,7 @@ fn repeat(
     }
     let Passes { parts, reads, writes } = passes;
     let bytes = (reads.clat.len() + writes.clat.len()) * CHUNK_BYTES;
-    Ok(Run::new(parts.elapsed(), reads, writes, bytes, parts.stop()))
+    Ok(RouteRun::new(parts.elapsed(), reads, writes, bytes, parts.stop()))
 }
 
 /// The passes of a run. Opening, and the check of the copy, are not timed.

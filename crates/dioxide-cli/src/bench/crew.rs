@@ -1,6 +1,6 @@
 //! The crew: N threads that run operations in a loop behind a common start, with one clock.
 
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::job::{Done, Floor, Job};
 use super::latency::Timings;
 use super::ledger::Ledger;
@@ -193,7 +193,7 @@ fn join(job: ScopedJoinHandle<'_, Result<Done>>) -> Result<Done> {
 
 impl Shift<'_> {
     /// Closes dioxide's file, and then stops the clock.
-    pub fn close(self, file: dioxide::File) -> Result<Run> {
+    pub fn close(self, file: dioxide::File) -> Result<RouteRun> {
         let stats = file.stats();
         file.close()?;
         let mut run = self.clock_out();
@@ -202,7 +202,7 @@ impl Shift<'_> {
     }
 
     /// Stops the clock, then computes the figures.
-    pub fn clock_out(self) -> Run {
+    pub fn clock_out(self) -> RouteRun {
         let elapsed = self.began.elapsed();
         let usage = self.meter.stop();
         let sum = |of: fn(&Done) -> &Timings| {
@@ -224,12 +224,12 @@ impl Shift<'_> {
             None => {}
         }
         let bytes = self.done.iter().map(|done| done.bytes).sum();
-        let mut run = Run::new(elapsed, reads, writes, bytes, usage);
+        let mut run = RouteRun::new(elapsed, reads, writes, bytes, usage);
         if self.direction.is_none() {
             miss(&mut run.timings);
             run.figures.p99_ns = run.timings.p99_ns();
         }
-        Run { evidence: self.evidence, ..run }
+        RouteRun { evidence: self.evidence, ..run }
     }
 }
 

@@ -12,7 +12,7 @@ use dioxide_diagnose::evidence::Evidence;
 use std::time::{Duration, Instant};
 
 /// One run of one route.
-pub struct Run {
+pub struct RouteRun {
     pub figures: Figures,
     /// Reads and writes together.
     pub timings: Timings,
@@ -62,7 +62,7 @@ pub struct Figures {
     pub stats: Option<Stats>,
 }
 
-impl Run {
+impl RouteRun {
     pub fn new(
         elapsed: Duration,
         reads: Timings,
@@ -134,7 +134,7 @@ impl Row {
         }
     }
 
-    pub fn add(&mut self, run: Run) {
+    pub fn add(&mut self, run: RouteRun) {
         self.runs.push(run.figures);
         self.timings.add(&run.timings);
         self.reads.add(&run.reads);
@@ -297,7 +297,7 @@ pub mod examples {
         row
     }
 
-    fn run(ops: u64, point: &Point) -> Run {
+    fn run(ops: u64, point: &Point) -> RouteRun {
         let read_iops = ops as f64 * f64::from(point.rwmixread.unwrap_or(0)) / 100.0;
         let figures = Figures {
             ops,
@@ -331,7 +331,7 @@ pub mod examples {
             }
             timings
         };
-        Run {
+        RouteRun {
             figures,
             timings: up_to(1000),
             reads: up_to(500),

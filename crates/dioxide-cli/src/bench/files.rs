@@ -6,7 +6,7 @@
 
 use super::blocks::Places;
 use super::crew::Shift;
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::ledger::Ledger;
 use super::queued::{AnyQueue, Finished};
 use super::set::{self, Set};
@@ -20,7 +20,7 @@ use fastrand::Rng;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One run. The files are made before the clock starts, and closed after it.
-pub fn run(task: &Task<'_>) -> Result<Run> {
+pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let set = Set::make(task)?;
     let ledger = task.ledger(Places::Rewritten);
     let mut run = match task.route {
@@ -35,7 +35,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     Ok(run)
 }
 
-fn through_kernel(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<Run> {
+fn through_kernel(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<RouteRun> {
     let shift = task.crew(ledger).work(aim(task, set), |Target { offset, .. }, block| {
         set.write(block, offset)?.sync_data().context("fdatasync")?;
         Ok(offset)
@@ -44,7 +44,7 @@ fn through_kernel(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<Run> {
 }
 
 /// One flush of the file system for a batch.
-fn in_batches(task: &Task<'_>, batch: usize, set: &Set, ledger: &Ledger) -> Result<Run> {
+fn in_batches(task: &Task<'_>, batch: usize, set: &Set, ledger: &Ledger) -> Result<RouteRun> {
     let write = |Target { offset, .. }, block: &[u8]| set.write(block, offset).map(drop);
     let shift = task
         .crew(ledger)
@@ -52,15 +52,15 @@ fn in_batches(task: &Task<'_>, batch: usize, set: &Set, ledger: &Ledger) -> Resu
     Ok(shift.clock_out())
 }
 
-fn through_a_ring(task: &Task<'_>, iodepth: usize, set: &Set, ledger: &Ledger) -> Result<Run> {
+fn through_a_ring(task: &Task<'_>, iodepth: usize, set: &Set, ledger: &Ledger) -> Result<RouteRun> {
     let make = || {
         let writes = DurableWrites::new(iodepth).context("io_uring")?;
-        Ok(Ring { writes, set, block_bytes: task.point.sizes.max_bytes })
+        Ok(RingQueue { writes, set, block_bytes: task.point.sizes.max_bytes })
     };
     Ok(task.crew(ledger).work_through(iodepth, aim(task, set), make)?.clock_out())
 }
 
-fn through_dioxide(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<Run> {
+fn through_dioxide(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<RouteRun> {
     let files = set.open_with(&options())?;
     let shift = task.crew(ledger).work(aim(task, set), |Target { offset, .. }, block| {
         let (nth, position) = set.position(offset);
@@ -70,7 +70,12 @@ fn through_dioxide(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<Run> {
     end(shift, files)
 }
 
-fn through_a_queue(task: &Task<'_>, iodepth: usize, set: &Set, ledger: &Ledger) -> Result<Run> {
+fn through_a_queue(
+    task: &Task<'_>,
+    iodepth: usize,
+    set: &Set,
+    ledger: &Ledger,
+) -> Result<RouteRun> {
     let files = set.open_with(&options())?;
     let queue_it = |queue: &Queue, Target { offset, .. }, block, tag| {
         let (nth, position) = set.position(offset);
@@ -87,7 +92,7 @@ fn options() -> OpenOptions {
 }
 
 /// Stops the clock, and then closes dioxide's files: with many files that is no part of the work.
-fn end(shift: Shift<'_>, files: Vec<dioxide::File>) -> Result<Run> {
+fn end(shift: Shift<'_>, files: Vec<dioxide::File>) -> Result<RouteRun> {
     let mut run = shift.clock_out();
     run.figures.stats = Some(set::refusals(&files));
     set::close(files)?;
@@ -98,7 +103,7 @@ fn end(shift: Shift<'_>, files: Vec<dioxide::File>) -> Result<Run> {
 /// one of all. None once all are written.
 fn aim(task: &Task<'_>, set: &Set) -> impl Fn(usize, &mut Rng) -> Option<Target> {
     let block_bytes = task.point.sizes.max_bytes;
-    let blocks = Blocks {
+    let blocks = BlockOrder {
         count: set.blocks(),
         lanes: task.point.lanes(task.route) as u64,
         space: task.point.space.unwrap_or(Space::Written),
@@ -111,7 +116,7 @@ fn aim(task: &Task<'_>, set: &Set) -> impl Fn(usize, &mut Rng) -> Option<Target>
 }
 
 /// The order of blocks.
-struct Blocks {
+struct BlockOrder {
     count: u64,
     lanes: u64,
     space: Space,
@@ -119,7 +124,7 @@ struct Blocks {
     taken: AtomicU64,
 }
 
-impl Blocks {
+impl BlockOrder {
     /// Lane k of N owns every N-th block, so lanes write to different files as far as there are
     /// enough.
     fn next(&self, lane: usize, dice: &mut Rng) -> Option<u64> {
@@ -132,13 +137,13 @@ impl Blocks {
 }
 
 /// The kernel's ring as a queue.
-struct Ring<'a> {
+struct RingQueue<'a> {
     writes: DurableWrites<'a>,
     set: &'a Set,
     block_bytes: u64,
 }
 
-impl AnyQueue for Ring<'_> {
+impl AnyQueue for RingQueue<'_> {
     fn buffer(&self) -> Buffer {
         Buffer::zeroed(self.block_bytes as usize)
     }
@@ -177,8 +182,8 @@ mod tests {
 
     const LANES: usize = 4;
 
-    fn blocks(space: Space) -> Blocks {
-        Blocks { count: 30, lanes: 4, space, taken: AtomicU64::new(0) }
+    fn blocks(space: Space) -> BlockOrder {
+        BlockOrder { count: 30, lanes: 4, space, taken: AtomicU64::new(0) }
     }
 
     fn routes() -> [Route; 6] {

@@ -5,7 +5,7 @@
 
 use super::blocks::Places;
 use super::crew::Crew;
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::ledger::{End, Ledger};
 use super::target::{Direction, Target};
 use super::task::Task;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub const WRITE_BYTES: u64 = 4096 << 10;
 
 /// One run.
-pub fn run(task: &Task<'_>) -> Result<Run> {
+pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let volume = Volume::make(task.place)?;
     let ledger = task.ledger(Places::Rewritten);
     let run = match task.route {
@@ -32,7 +32,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     Ok(run)
 }
 
-fn through_a_mount(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<Run> {
+fn through_a_mount(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<RouteRun> {
     let mounted = volume.mount()?;
     let file = mounted.open()?;
     let crew = Crew { disk: Some(&mounted.disk), ..task.crew(ledger) };
@@ -51,7 +51,7 @@ fn through_a_mount(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<
 }
 
 /// In one call, or block by block as in the regression.
-fn through_dioxide(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<Run> {
+fn through_dioxide(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<RouteRun> {
     let mut options = OpenOptions::new();
     options.write(true).durability(Durability::OnSync).growth(Growth::None);
     let file = volume.open_with(&options)?;

@@ -54,7 +54,7 @@ impl Job<'_> {
         op: impl Fn(Target, &mut [u8]) -> Result<u64>,
     ) -> Result<Done> {
         let ledger = self.crew.ledger;
-        let mut blocks = Blocks::new(self.number, self.crew.bs_max_bytes);
+        let mut blocks = JobBlocks::new(self.number, self.crew.bs_max_bytes);
         let mut done = Done::new(self.crew.schedule.is_some());
         let mut dice = Rng::with_seed(self.number as u64);
         let mut sequence = 1;
@@ -140,12 +140,12 @@ impl Done {
 }
 
 /// A block to write, with the noise of its job, and one to read into, made on demand.
-struct Blocks {
+struct JobBlocks {
     outgoing: Buffer,
     incoming: Option<Buffer>,
 }
 
-impl Blocks {
+impl JobBlocks {
     fn new(job: usize, bs_max_bytes: u64) -> Self {
         let mut outgoing = Buffer::zeroed(bs_max_bytes as usize);
         fill_as_job(job as u32, &mut outgoing);

@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 /// A log of one file.
 pub struct Locked<F> {
     file: F,
-    state: Mutex<State>,
+    state: Mutex<LockedState>,
 }
 
-struct State {
+struct LockedState {
     end: u64,
     space: Ahead,
 }
@@ -19,7 +19,7 @@ struct State {
 impl<F: Backing> Locked<F> {
     /// For a file with this space, and no record.
     pub fn new(file: F, space: Ahead) -> Self {
-        Self { file, state: Mutex::new(State { end: 0, space }) }
+        Self { file, state: Mutex::new(LockedState { end: 0, space }) }
     }
 
     /// Returns the offset of the record, or of a batch of them, when it is stable. A failure

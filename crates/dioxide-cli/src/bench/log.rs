@@ -11,7 +11,7 @@ use super::backing::Ahead;
 use super::blocks::Places;
 use super::crew::Shift;
 use super::descriptors;
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::group_commit::GroupCommit;
 use super::ledger::{End, Ledger, Logs};
 use super::locked::Locked;
@@ -35,7 +35,7 @@ use std::thread;
 const DESCRIPTORS_OF_A_LOG: usize = 8;
 
 /// One run. The logs are opened before the clock starts, and closed after it.
-pub fn run(task: &Task<'_>) -> Result<Run> {
+pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let count = task.point.files.unwrap_or(1);
     descriptors::make_room_for(count)?;
     let grounds = task.place.prepare_many(count)?;
@@ -43,7 +43,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let one = Task { size_bytes: each_bytes, ..*task };
     let ledgers = || (0..count).map(|_| one.ledger(Places::OnceEach));
     let ledger = Ledger::Logs(Logs::new(ledgers().collect(), each_bytes));
-    let logs = Set { task, grounds: &grounds, each_bytes, ledger: &ledger };
+    let logs = RunLogs { task, grounds: &grounds, each_bytes, ledger: &ledger };
     let mut run = match task.route {
         Route::BufferedGroup => logs.through_groups(),
         Route::BufferedBatch { iodepth } => logs.in_batches(iodepth),
@@ -64,14 +64,14 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 }
 
 /// The logs of a run. Lane k writes log k, modulo their number.
-struct Set<'a> {
+struct RunLogs<'a> {
     task: &'a Task<'a>,
     grounds: &'a [RunFile],
     each_bytes: u64,
     ledger: &'a Ledger,
 }
 
-impl Set<'_> {
+impl RunLogs<'_> {
     /// The next record of a lane, at its offset in all logs one behind the other.
     fn aim(&self) -> impl Fn(usize, &mut Rng) -> Option<Target> {
         let one = Task { size_bytes: self.each_bytes, ..*self.task };
@@ -108,7 +108,7 @@ impl Set<'_> {
         Ok((files, Ahead::within(self.each_bytes, allocated)))
     }
 
-    fn through_groups(&self) -> Result<Run> {
+    fn through_groups(&self) -> Result<RouteRun> {
         let (mut files, space) = self.cached()?;
         let log = GroupCommit::new(files.remove(0), Durability::EveryWrite, space);
         let shift =
@@ -119,7 +119,7 @@ impl Set<'_> {
     }
 
     /// One write and one flush for each batch.
-    fn in_batches(&self, batch: usize) -> Result<Run> {
+    fn in_batches(&self, batch: usize) -> Result<RouteRun> {
         let (mut files, space) = self.cached()?;
         let log = Locked::new(files.remove(0), space);
         let buffer = Mutex::new(Vec::new());
@@ -141,7 +141,7 @@ impl Set<'_> {
     }
 
     /// As [`in_batches`](Self::in_batches), by a thread of its own, for tasks.
-    fn through_a_gatherer(&self, iodepth: usize) -> Result<Run> {
+    fn through_a_gatherer(&self, iodepth: usize) -> Result<RouteRun> {
         let (mut files, space) = self.cached()?;
         let log = Locked::new(files.remove(0), space);
         thread::scope(|scope| {
@@ -156,7 +156,7 @@ impl Set<'_> {
     }
 
     /// A lock, a write and a flush for each record; with many logs each has its own.
-    fn through_locks(&self) -> Result<Run> {
+    fn through_locks(&self) -> Result<RouteRun> {
         let (files, space) = self.cached()?;
         let logs: Vec<_> = files.into_iter().map(|file| Locked::new(file, space)).collect();
         let shift = self
@@ -168,7 +168,7 @@ impl Set<'_> {
         Ok(run)
     }
 
-    fn through_dioxide(&self) -> Result<Run> {
+    fn through_dioxide(&self) -> Result<RouteRun> {
         let logs = self.opened()?;
         let shift = self
             .task
@@ -177,7 +177,7 @@ impl Set<'_> {
         end(shift, logs)
     }
 
-    fn through_a_queue(&self, iodepth: usize) -> Result<Run> {
+    fn through_a_queue(&self, iodepth: usize) -> Result<RouteRun> {
         let logs = self.opened()?;
         let queue_it = |queue: &Queue, target: Target, record, tag| {
             queue.append(&logs[self.nth(target)], record, tag)
@@ -187,7 +187,7 @@ impl Set<'_> {
         end(shift, logs)
     }
 
-    fn through_tasks(&self, iodepth: usize) -> Result<Run> {
+    fn through_tasks(&self, iodepth: usize) -> Result<RouteRun> {
         let log = AsyncFile::from(self.opened()?.remove(0));
         let begin = |block, _, tag| tasks::append(&log, block, tag);
         let make = || Ok(Tasks::new(self.task.point.sizes.max_bytes, begin));
@@ -196,7 +196,7 @@ impl Set<'_> {
     }
 
     /// Through `dioxide-log`. Its records are then copied to the file that is verified.
-    fn ahead(&self) -> Result<Run> {
+    fn ahead(&self) -> Result<RouteRun> {
         let Point { sizes, .. } = self.task.point;
         let (segment_bytes, count) = write_ahead::segments(self.each_bytes, sizes.min_bytes);
         descriptors::make_room_for(count)?;
@@ -231,7 +231,7 @@ impl Set<'_> {
     }
 
     /// As [`ahead`](Self::ahead), each log in one set.
-    fn ahead_in_a_set(&self) -> Result<Run> {
+    fn ahead_in_a_set(&self) -> Result<RouteRun> {
         let unit = self.task.point.sizes.max_bytes;
         let (segment_bytes, count) =
             write_ahead::segments(self.each_bytes, self.task.point.sizes.min_bytes);
@@ -273,7 +273,7 @@ impl Set<'_> {
 }
 
 /// Stops the clock, and then closes dioxide's files: a log is not closed between its records.
-fn end(shift: Shift<'_>, logs: Vec<dioxide::File>) -> Result<Run> {
+fn end(shift: Shift<'_>, logs: Vec<dioxide::File>) -> Result<RouteRun> {
     let stats = match &*logs {
         [log] => log.stats(),
         _ => set::refusals(&logs),
@@ -339,7 +339,8 @@ mod tests {
             let one = Task { size_bytes: EACH_BYTES, ..task };
             let each = (0..LOGS).map(|_| one.ledger(Places::OnceEach)).collect();
             let ledger = Ledger::Logs(Logs::new(each, EACH_BYTES));
-            let logs = Set { task: &task, grounds: &[], each_bytes: EACH_BYTES, ledger: &ledger };
+            let logs =
+                RunLogs { task: &task, grounds: &[], each_bytes: EACH_BYTES, ledger: &ledger };
             let (aim, mut dice) = (logs.aim(), Rng::with_seed(0));
             for lane in [0, LOGS - 1] {
                 let mut bytes = 0;
@@ -363,7 +364,7 @@ mod tests {
         let one = Task { size_bytes: each_bytes, ..task };
         let each = (0..2).map(|_| one.ledger(Places::OnceEach)).collect();
         let ledger = Ledger::Logs(Logs::new(each, each_bytes));
-        let logs = Set { task: &one, grounds: &grounds, each_bytes, ledger: &ledger };
+        let logs = RunLogs { task: &one, grounds: &grounds, each_bytes, ledger: &ledger };
         assert!(logs.through_locks().unwrap().figures.ops > 1);
         let Ledger::Logs(written) = &ledger else { unreachable!() };
         let verify = |nth: usize| {

@@ -8,7 +8,7 @@
 //! blocks as a thread does.
 
 use super::blocks::Places;
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::ledger::{End, Ledger};
 use super::place::RunFile;
 use super::target::{Direction, Target};
@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One run. The file is written before the clock starts.
-pub fn run(task: &Task<'_>) -> Result<Run> {
+pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let ground = task.place.prepare()?;
     ground.fill(task.whole_blocks_bytes()).context("write the blocks beforehand")?;
     let ledger = task.ledger(Places::Rewritten);
@@ -36,7 +36,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     task.conclude(run, &ground, &ledger, End::Anywhere)
 }
 
-fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
+fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = ground.open(task.flags())?;
     let shift =
         task.crew(ledger).work(aim(task), |target, block| transfer(&file, target, block))?;
@@ -45,7 +45,7 @@ fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<
 }
 
 /// As the kernel did: all operations update one counter.
-fn counted(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
+fn counted(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = ground.open(task.flags())?;
     let count = Count::default();
     let shift = task.crew(ledger).work(aim(task), |target, block| {
@@ -59,7 +59,7 @@ fn counted(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
 }
 
 /// Durable writes, each with a flush of its own.
-fn through_the_page_cache(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
+fn through_the_page_cache(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = ground.open_cached()?;
     let shift = task.crew(ledger).work(aim(task), |target, block| {
         let offset = transfer(&file, target, block)?;
@@ -72,7 +72,7 @@ fn through_the_page_cache(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) ->
     Ok(shift.clock_out())
 }
 
-fn through_dioxide(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
+fn through_dioxide(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = open(task, ground)?;
     let shift = task.crew(ledger).work(aim(task), |Target { direction, offset, .. }, block| {
         match direction {
@@ -92,7 +92,7 @@ fn through_queues(
     iodepth: usize,
     ground: &RunFile,
     ledger: &Ledger,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let file = open(task, ground)?;
     let queue_it = |queue: &Queue, Target { direction, offset, .. }, block, tag| match direction {
         Direction::Write => queue.write_at(&file, block, offset, tag),

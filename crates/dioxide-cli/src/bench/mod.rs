@@ -79,7 +79,7 @@ pub fn run(args: args::Bench) -> Result<()> {
 }
 
 /// The new results, as a later comparison would read them.
-fn as_saved(report: &Report) -> Result<saved::Document> {
+fn as_saved(report: &Report) -> Result<saved::SavedDocument> {
     saved::parse(&serde_json::to_vec(&report::json::document(report))?)
 }
 

@@ -28,14 +28,14 @@ pub const O_DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as _);
 /// A directory or a block device, with its properties.
 pub struct BenchTarget {
     path: PathBuf,
-    kind: Kind,
+    kind: PlaceKind,
     /// None for a device.
     pub fs: Option<FileSystem>,
     /// The device below. None if there are several, or none is visible.
     pub disk: Option<Disk>,
 }
 
-enum Kind {
+enum PlaceKind {
     /// Kept open, so that it stays the same one.
     Directory(File),
     /// The one that was checked. Not kept open, because its last close flushes it.
@@ -60,7 +60,7 @@ impl BenchTarget {
         }
         let disk = Disk::find(metadata.dev());
         let place =
-            Self { path: path.to_owned(), kind: Kind::Directory(directory), fs: None, disk };
+            Self { path: path.to_owned(), kind: PlaceKind::Directory(directory), fs: None, disk };
         let fs = FileSystem::of(&place.scratch()?);
         Ok(Self { fs, ..place })
     }
@@ -69,7 +69,7 @@ impl BenchTarget {
     pub fn device(path: &Path) -> Result<Self> {
         let identity = device::check_free(path)?;
         let disk = Disk::find(identity.number);
-        Ok(Self { path: path.to_owned(), kind: Kind::Device(identity), fs: None, disk })
+        Ok(Self { path: path.to_owned(), kind: PlaceKind::Device(identity), fs: None, disk })
     }
 
     /// A member in each directory, which may repeat; or unused devices.
@@ -86,25 +86,30 @@ impl BenchTarget {
         let names: Vec<_> = members.iter().map(Self::name).collect();
         let path = format!("{} in chunks of {}", names.join(","), units::size(chunk_bytes)).into();
         let disk = Disk::together(members.iter().filter_map(|member| member.disk.clone()));
-        Ok(Self { path, kind: Kind::Stripe(Stripe { members, chunk_bytes }), fs: None, disk })
+        Ok(Self { path, kind: PlaceKind::Stripe(Stripe { members, chunk_bytes }), fs: None, disk })
     }
 
     /// Whether it writes to devices.
     pub fn is_device(&self) -> bool {
         match &self.kind {
-            Kind::Device(_) => true,
-            Kind::Stripe(stripe) => stripe.members.iter().any(Self::is_device),
-            Kind::Directory(_) | Kind::Nothing => false,
+            PlaceKind::Device(_) => true,
+            PlaceKind::Stripe(stripe) => stripe.members.iter().any(Self::is_device),
+            PlaceKind::Directory(_) | PlaceKind::Nothing => false,
         }
     }
 
     /// Simulated files, which take no time and store nothing.
     pub fn nothing() -> Self {
-        Self { path: "a file that keeps nothing".into(), kind: Kind::Nothing, fs: None, disk: None }
+        Self {
+            path: "a file that keeps nothing".into(),
+            kind: PlaceKind::Nothing,
+            fs: None,
+            disk: None,
+        }
     }
 
     pub fn keeps_nothing(&self) -> bool {
-        matches!(self.kind, Kind::Nothing)
+        matches!(self.kind, PlaceKind::Nothing)
     }
 
     pub fn name(&self) -> String {
@@ -114,10 +119,10 @@ impl BenchTarget {
     /// Available bytes: free space, or the size of the device.
     pub fn room_bytes(&self) -> Result<u64> {
         match &self.kind {
-            Kind::Device(_) => device::size_bytes(&self.path),
-            Kind::Stripe(stripe) => stripe.room_bytes(),
-            Kind::Nothing => Ok(NOTHING_MAX_BYTES),
-            Kind::Directory(directory) => {
+            PlaceKind::Device(_) => device::size_bytes(&self.path),
+            PlaceKind::Stripe(stripe) => stripe.room_bytes(),
+            PlaceKind::Nothing => Ok(NOTHING_MAX_BYTES),
+            PlaceKind::Directory(directory) => {
                 let space = fstatvfs(directory).with_context(|| self.name())?;
                 Ok(space.f_bavail * space.f_frsize)
             }
@@ -128,7 +133,7 @@ impl BenchTarget {
     /// not disturb this one.
     pub fn prepare(&self) -> Result<RunFile> {
         match &self.kind {
-            Kind::Device(checked) => {
+            PlaceKind::Device(checked) => {
                 let device = File::open(&self.path).with_context(|| self.name())?;
                 ensure!(
                     device::Identity::of(&device)? == *checked,
@@ -138,17 +143,17 @@ impl BenchTarget {
                 let path = path_of(&device);
                 Ok(RunFile { path, flags: OFlags::EXCL, below: Below::Device { _open: device } })
             }
-            Kind::Nothing => Ok(RunFile {
+            PlaceKind::Nothing => Ok(RunFile {
                 path: self.path.clone(),
                 flags: OFlags::empty(),
                 below: Below::Nothing,
             }),
-            Kind::Directory(directory) => {
+            PlaceKind::Directory(directory) => {
                 let scratch = self.scratch()?;
                 syncfs(directory).with_context(|| self.name())?;
                 Ok(RunFile::of_scratch(scratch))
             }
-            Kind::Stripe(stripe) => stripe.prepare(&self.path),
+            PlaceKind::Stripe(stripe) => stripe.prepare(&self.path),
         }
     }
 
@@ -210,7 +215,7 @@ impl BenchTarget {
     /// A file for a member of a new volume, and its temporary name.
     fn prepare_member(&self) -> Result<(RunFile, Name)> {
         match &self.kind {
-            Kind::Directory(_) => {
+            PlaceKind::Directory(_) => {
                 let flags = OFlags::RDWR | OFlags::CLOEXEC;
                 let (file, name) = Name::make(&self.path, flags, Mode::RUSR | Mode::WUSR)
                     .with_context(|| format!("create a scratch file in {}", self.name()))?;
@@ -550,7 +555,7 @@ mod tests {
         let link_to = |device| std::os::unix::fs::symlink(device, &path).unwrap();
         link_to("/dev/null");
         let checked = device::Identity::of(&File::open(&path).unwrap()).unwrap();
-        let kind = Kind::Device(checked);
+        let kind = PlaceKind::Device(checked);
         let place = BenchTarget { path: path.clone(), kind, fs: None, disk: None };
         let ground = place.prepare().unwrap();
         std::fs::remove_file(&path).unwrap();

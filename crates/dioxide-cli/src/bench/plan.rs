@@ -74,9 +74,9 @@ impl Draft {
     }
 
     /// The same work with the values of a saved run, where the user gave none.
-    pub fn like(self, baseline: Option<&saved::Document>) -> Self {
+    pub fn like(self, baseline: Option<&saved::SavedDocument>) -> Self {
         let scenario = self.work.rows.first().map_or("", |(point, _)| point.scenario.name());
-        let is_same = |row: &&saved::Row| row.key.work.scenario == scenario;
+        let is_same = |row: &&saved::SavedRow| row.key.work.scenario == scenario;
         let Some(row) = baseline.and_then(|saved| saved.results.iter().find(is_same)) else {
             return self;
         };
@@ -124,7 +124,7 @@ fn provisional(typed: Typed) -> Pace {
     Pace { runtime, rounds: typed.rounds.unwrap_or(1) }
 }
 
-fn typed(pace: args::Pace, size_bytes: Option<u64>) -> Typed {
+fn typed(pace: args::PaceArgs, size_bytes: Option<u64>) -> Typed {
     Typed { runtime: pace.runtime, rounds: pace.rounds, count: None, size_bytes }
 }
 
@@ -134,14 +134,14 @@ impl Plan {
         output::check(&output.wanted(), output.baseline.as_deref().as_slice())?;
         match &bench.scenario {
             None => Self::tour(&bench.dir),
-            Some(args::Scenario::Append(append)) => Self::append(append),
-            Some(args::Scenario::Sync(sync)) => Self::sync(sync),
-            Some(args::Scenario::Mixed(mixed)) => Self::mixed(mixed),
-            Some(args::Scenario::Indirect(indirect)) => Self::indirect(indirect),
-            Some(args::Scenario::Files(files)) => Self::files(files),
-            Some(args::Scenario::Checkpoint(checkpoint)) => Self::checkpoint(checkpoint),
-            Some(args::Scenario::Log(log)) => Self::log(log),
-            Some(args::Scenario::Copy(copy)) => Self::copy(copy),
+            Some(args::ScenarioArgs::Append(append)) => Self::append(append),
+            Some(args::ScenarioArgs::Sync(sync)) => Self::sync(sync),
+            Some(args::ScenarioArgs::Mixed(mixed)) => Self::mixed(mixed),
+            Some(args::ScenarioArgs::Indirect(indirect)) => Self::indirect(indirect),
+            Some(args::ScenarioArgs::Files(files)) => Self::files(files),
+            Some(args::ScenarioArgs::Checkpoint(checkpoint)) => Self::checkpoint(checkpoint),
+            Some(args::ScenarioArgs::Log(log)) => Self::log(log),
+            Some(args::ScenarioArgs::Copy(copy)) => Self::copy(copy),
         }
     }
 
@@ -700,29 +700,29 @@ impl From<args::Durability> for Durability {
     }
 }
 
-impl From<args::Space> for Space {
-    fn from(typed: args::Space) -> Self {
+impl From<args::SpaceArg> for Space {
+    fn from(typed: args::SpaceArg) -> Self {
         match typed {
-            args::Space::Written => Self::Written,
-            args::Space::Unwritten => Self::Unwritten,
+            args::SpaceArg::Written => Self::Written,
+            args::SpaceArg::Unwritten => Self::Unwritten,
         }
     }
 }
 
-impl From<args::Backend> for Backend {
-    fn from(typed: args::Backend) -> Self {
+impl From<args::BackendArg> for Backend {
+    fn from(typed: args::BackendArg) -> Self {
         match typed {
-            args::Backend::System => Self::System,
-            args::Backend::Sim => Self::Sim,
+            args::BackendArg::System => Self::System,
+            args::BackendArg::Sim => Self::Sim,
         }
     }
 }
 
-impl From<args::Tail> for Tail {
-    fn from(typed: args::Tail) -> Self {
+impl From<args::TailArg> for Tail {
+    fn from(typed: args::TailArg) -> Self {
         match typed {
-            args::Tail::Rewrite => Self::Rewrite,
-            args::Tail::Pad => Self::Pad,
+            args::TailArg::Rewrite => Self::Rewrite,
+            args::TailArg::Pad => Self::Pad,
         }
     }
 }
@@ -1022,42 +1022,42 @@ mod tests {
             bench.scenario.unwrap()
         };
         let rows = |name| match scenario(name) {
-            args::Scenario::Append(it) => {
+            args::ScenarioArgs::Append(it) => {
                 let crews = Crews::new(&it.numjobs, &it.iodepth);
                 let durability = [it.durability.into()];
                 let growth = it.growth.into();
                 assert_eq!(typed(it.pace, it.size), Typed::default());
                 crews.rows(append_points(&it.bs, &crews, &durability, growth, it.pace.rate))
             }
-            args::Scenario::Sync(it) => {
+            args::ScenarioArgs::Sync(it) => {
                 let crews = Crews::new(&it.numjobs, &it.iodepth);
                 assert_eq!(typed(it.pace, None), Typed::default());
                 crews.rows(sync_points(&it.bs, &crews, it.pace.rate))
             }
-            args::Scenario::Mixed(it) => {
+            args::ScenarioArgs::Mixed(it) => {
                 let crews = Crews::new(&it.numjobs, &it.iodepth);
                 assert_eq!(typed(it.pace, it.size), Typed::default());
                 let durability = it.durability.into();
                 let rate = it.pace.rate;
                 crews.rows(mixed_points(&it.bs, &crews, durability, it.rwmixread, rate))
             }
-            args::Scenario::Indirect(it) => {
+            args::ScenarioArgs::Indirect(it) => {
                 assert_eq!((it.count, it.rounds), (None, None));
                 indirect_rows()
             }
-            args::Scenario::Files(it) => {
+            args::ScenarioArgs::Files(it) => {
                 assert_eq!(typed(it.pace, it.size), Typed::default());
                 files::rows(&it)
             }
-            args::Scenario::Log(it) => {
+            args::ScenarioArgs::Log(it) => {
                 assert_eq!(typed(it.pace, it.size), Typed::default());
                 log::rows(&it)
             }
-            args::Scenario::Copy(it) => {
+            args::ScenarioArgs::Copy(it) => {
                 assert_eq!((it.runtime, it.rounds, it.size), (None, None, None));
                 copy::rows(&it.rw)
             }
-            args::Scenario::Checkpoint(it) => {
+            args::ScenarioArgs::Checkpoint(it) => {
                 assert_eq!((it.runtime, it.rounds, it.size), (None, None, None));
                 files::checkpoint_rows(&it)
             }

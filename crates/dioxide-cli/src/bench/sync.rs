@@ -6,7 +6,7 @@
 //! region for each of its operations.
 
 use super::blocks::Places;
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::ledger::{End, Ledger};
 use super::members::Members;
 use super::place::RunFile;
@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
 /// One run.
-pub fn run(task: &Task<'_>) -> Result<Run> {
+pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let ground = task.place.prepare()?;
     let regions_bytes = task.point.numjobs as u64 * task.point.sizes.max_bytes;
     ground.fill(regions_bytes).context("write the regions beforehand")?;
@@ -36,7 +36,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 }
 
 /// As the kernel did: one flush at a time, each for its own write only.
-fn under_a_lock(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
+fn under_a_lock(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = ground.open_members(OFlags::empty())?;
     let flush = Mutex::new(());
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
@@ -48,7 +48,7 @@ fn under_a_lock(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Ru
     Ok(shift.clock_out())
 }
 
-fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
+fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = with_flushes(task, ground)?;
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         pwrite(&file, block, offset)?;
@@ -62,7 +62,7 @@ fn with_flushes(task: &Task<'_>, ground: &RunFile) -> Result<Members> {
     ground.open_members(task.flags())
 }
 
-fn through_dioxide(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Run> {
+fn through_dioxide(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = ground.open_with(&options())?;
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         file.write_at(block, offset)?;
@@ -76,7 +76,7 @@ fn through_a_queue(
     iodepth: usize,
     ground: &RunFile,
     ledger: &Ledger,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let file = ground.open_with(&options())?;
     let shift = task.crew(ledger).work_through_queues(
         iodepth,

@@ -14,10 +14,10 @@ pub struct TailBlock<F> {
     file: F,
     durability: Durability,
     block_bytes: usize,
-    tail: Mutex<Tail>,
+    tail: Mutex<TailBuffer>,
 }
 
-struct Tail {
+struct TailBuffer {
     /// The last block so far, and space for a record.
     buffer: Buffer,
     /// The offset of the buffer in the file.
@@ -30,14 +30,14 @@ impl<F: Backing> TailBlock<F> {
     /// For an empty file with direct writes in units of `block_bytes`.
     pub fn new(file: F, durability: Durability, block_bytes: u64, record_max_bytes: u64) -> Self {
         let room = block_bytes + record_max_bytes.next_multiple_of(block_bytes);
-        let tail = Tail { buffer: Buffer::zeroed(room as usize), start: 0, filled: 0 };
+        let tail = TailBuffer { buffer: Buffer::zeroed(room as usize), start: 0, filled: 0 };
         Self { file, durability, block_bytes: block_bytes as usize, tail: Mutex::new(tail) }
     }
 
     /// Writes a record, and returns its offset. A failure changes nothing.
     pub fn append(&self, record: &[u8]) -> Result<u64> {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        let Tail { buffer, start, filled } = &mut *tail;
+        let TailBuffer { buffer, start, filled } = &mut *tail;
         let (offset, end) = (*start + *filled as u64, *filled + record.len());
         let padded = end.next_multiple_of(self.block_bytes);
         buffer[*filled..end].copy_from_slice(record);

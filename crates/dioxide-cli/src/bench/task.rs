@@ -3,7 +3,7 @@
 
 use super::blocks::{Blocks, Places};
 use super::crew::{Crew, Watching};
-use super::figures::Run;
+use super::figures::RouteRun;
 use super::ledger::{End, Ledger};
 use super::place::{BenchTarget, O_DSYNC, RunFile};
 use super::records::{Gaps, Records};
@@ -49,7 +49,7 @@ impl<'a> Task<'a> {
     }
 
     /// Runs the work, timed, then verifies everything acknowledged.
-    pub fn run(&self) -> Result<Run> {
+    pub fn run(&self) -> Result<RouteRun> {
         let outcome = match self.point.scenario {
             Scenario::Append => append::run(self),
             Scenario::Sync => sync::run(self),
@@ -154,11 +154,11 @@ impl<'a> Task<'a> {
     /// After the clock: verifies what was acknowledged, and counts extents.
     pub fn conclude(
         &self,
-        mut run: Run,
+        mut run: RouteRun,
         ground: &RunFile,
         ledger: &Ledger,
         end: End,
-    ) -> Result<Run> {
+    ) -> Result<RouteRun> {
         if self.point.backend == Backend::System {
             ledger.verify(&ground.open_to_verify()?, end)?;
         }

@@ -70,12 +70,12 @@ impl Volume {
     }
 
     /// The content of the file after its head, read by a third program. The head must be unchanged.
-    pub fn read_back(&self) -> Result<Tail> {
+    pub fn read_back(&self) -> Result<FileAfterHead> {
         self.debug(&["-R", &format!("dump {FILE_NAME} {}", path_of(&self.scratch))])?;
         let mut found = vec![0; HEAD_BYTES as usize];
         self.scratch.read_exact_at(&mut found, 0).context("read the file back")?;
         ensure!(found == head(), "verification failed: the file does not begin as it did");
-        Ok(Tail(self.scratch.try_clone()?))
+        Ok(FileAfterHead(self.scratch.try_clone()?))
     }
 
     fn debug(&self, arguments: &[&str]) -> Result<()> {
@@ -102,9 +102,9 @@ impl Volume {
 }
 
 /// The file after its head.
-pub struct Tail(File);
+pub struct FileAfterHead(File);
 
-impl FileExt for Tail {
+impl FileExt for FileAfterHead {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         self.0.read_at(into, HEAD_BYTES + offset)
     }
@@ -114,7 +114,7 @@ impl FileExt for Tail {
     }
 }
 
-impl Written for Tail {
+impl Written for FileAfterHead {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len()?.saturating_sub(HEAD_BYTES))
     }

@@ -29,27 +29,27 @@ const OPENERS_MAX: usize = 32;
 
 /// The files of a run.
 #[derive(Debug)]
-struct Files {
+struct SegmentFiles {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<FilesState>,
 }
 
 #[derive(Default)]
-struct State {
+struct FilesState {
     /// Files that are not yet segments.
     empty: Vec<RunFile>,
     /// Segments, and their files, which vanish later.
     used: Vec<(Arc<dyn Segment>, RunFile)>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for FilesState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.used.iter().map(|(segment, _)| segment.path())).finish()
     }
 }
 
-impl Files {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SegmentFiles {
+    fn state(&self) -> MutexGuard<'_, FilesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,7 +59,7 @@ fn failed(error: impl Into<anyhow::Error>) -> dioxide_log::Error {
     dioxide_log::Error::System { action: "create", path: "a segment".into(), error }
 }
 
-impl Storage for Files {
+impl Storage for SegmentFiles {
     fn path(&self) -> &Path {
         &self.path
     }
@@ -98,7 +98,7 @@ pub fn segments(log_bytes: u64, record_bytes_min: u64) -> (u64, usize) {
 
 /// A log on the files of a run.
 pub struct WriteAhead {
-    files: Arc<Files>,
+    files: Arc<SegmentFiles>,
     log: Log,
     /// The first record of the run.
     first: Lsn,
@@ -108,8 +108,8 @@ impl WriteAhead {
     /// A log in these empty files. With `is_recycled` all of them have been used before.
     pub fn open(empty: Vec<RunFile>, segment_bytes: u64, is_recycled: bool) -> Result<Self> {
         let count = empty.len();
-        let state = Mutex::new(State { empty, ..State::default() });
-        let files = Arc::new(Files { path: "the log".into(), state });
+        let state = Mutex::new(FilesState { empty, ..FilesState::default() });
+        let files = Arc::new(SegmentFiles { path: "the log".into(), state });
         let options = LogOptions::new().segment_bytes(segment_bytes).spare_segments(count);
         let log = options.open_storage(files.clone())?;
         if is_recycled {

@@ -1,7 +1,7 @@
 //! A run in Bencher Metric Format, for services that keep the history of many runs.
 
 use crate::bench::ratio::median;
-use crate::saved::{Document, Row};
+use crate::saved::{SavedDocument, SavedRow};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ impl Metric {
 }
 
 /// Throughput in operations per second, and the 99th percentile of latency in nanoseconds.
-pub fn document(run: &Document) -> Metrics {
-    let measures = |row: &Row| {
+pub fn document(run: &SavedDocument) -> Metrics {
+    let measures = |row: &SavedRow| {
         let throughput = Metric::of(&row.rounds_iops).map(|metric| ("throughput", metric));
         let latency = Metric::of(&row.rounds_p99_ns).map(|metric| ("latency", metric));
         throughput.into_iter().chain(latency).collect()

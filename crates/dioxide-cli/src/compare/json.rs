@@ -6,7 +6,7 @@ use super::judge::{Basis, Compared, Verdict, Witness};
 use super::text;
 use crate::args::By;
 use crate::meter::machine::Machine;
-use crate::saved::{Key, Row};
+use crate::saved::{Key, SavedRow};
 use serde::Serialize;
 
 /// The kind of the document.
@@ -14,7 +14,7 @@ pub const KIND: &str = "compare";
 
 /// The whole document.
 #[derive(Serialize)]
-pub struct Compare<'a> {
+pub struct CompareDocument<'a> {
     /// Incremented when a key changes its meaning or is removed.
     schema_version: u32,
     /// `compare`.
@@ -31,7 +31,7 @@ pub struct Compare<'a> {
     unlike: &'a [String],
     /// Differences that default settings may have.
     unlike_harmless: &'a [String],
-    comparison: Vec<Outcome<'a>>,
+    comparison: Vec<ComparedRow<'a>>,
     only_in_old: Vec<&'a Key>,
     only_in_new: Vec<&'a Key>,
     /// The sentences of the report.
@@ -40,7 +40,7 @@ pub struct Compare<'a> {
 
 /// A row that both runs have.
 #[derive(Serialize)]
-struct Outcome<'a> {
+struct ComparedRow<'a> {
     #[serde(flatten)]
     key: &'a Key,
     verdict: Verdict,
@@ -60,9 +60,9 @@ struct Outcome<'a> {
     rounds_cpu_us_per_op: [&'a [f64]; 2],
 }
 
-pub fn document<'a>(comparison: &'a Comparison<'a>) -> Compare<'a> {
-    let keys = |rows: &[&'a Row]| rows.iter().map(|row| &row.key).collect();
-    Compare {
+pub fn document<'a>(comparison: &'a Comparison<'a>) -> CompareDocument<'a> {
+    let keys = |rows: &[&'a SavedRow]| rows.iter().map(|row| &row.key).collect();
+    CompareDocument {
         schema_version: 1,
         kind: KIND,
         old: &comparison.old.machine,
@@ -81,9 +81,9 @@ pub fn document<'a>(comparison: &'a Comparison<'a>) -> Compare<'a> {
     }
 }
 
-fn outcome<'a>(row: &Compared<'a>) -> Outcome<'a> {
+fn outcome<'a>(row: &Compared<'a>) -> ComparedRow<'a> {
     let (old, new) = (row.old, row.new);
-    Outcome {
+    ComparedRow {
         key: &old.key,
         verdict: row.verdict,
         witness: row.witness,

@@ -4,7 +4,7 @@ use super::change::Change;
 use super::mann_whitney::p_value_min;
 use crate::args::By;
 use crate::bench::work::is_dioxide;
-use crate::saved::{Document, Key, Row};
+use crate::saved::{Key, SavedDocument, SavedRow};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -57,8 +57,8 @@ pub enum Verdict {
 /// A row of both runs.
 #[derive(Debug)]
 pub struct Compared<'a> {
-    pub old: &'a Row,
-    pub new: &'a Row,
+    pub old: &'a SavedRow,
+    pub new: &'a SavedRow,
     pub iops: Option<Change>,
     pub ratio_to_kernel: Option<Change>,
     pub basis: Basis,
@@ -111,18 +111,21 @@ impl Compared<'_> {
 }
 
 /// The rows of both runs, in the order of the old one.
-pub fn pairs<'a>(old: &'a Document, new: &'a Document) -> Vec<(&'a Row, &'a Row)> {
-    let twin = |row: &Row| new.results.iter().find(|other| other.key == row.key);
+pub fn pairs<'a>(
+    old: &'a SavedDocument,
+    new: &'a SavedDocument,
+) -> Vec<(&'a SavedRow, &'a SavedRow)> {
+    let twin = |row: &SavedRow| new.results.iter().find(|other| other.key == row.key);
     old.results.iter().filter_map(|row| Some((row, twin(row)?))).collect()
 }
 
 /// The rows of `one` that `other` lacks.
-pub fn missing<'a>(one: &'a Document, other: &Document) -> Vec<&'a Row> {
-    let is_there = |row: &Row| other.results.iter().any(|twin| twin.key == row.key);
+pub fn missing<'a>(one: &'a SavedDocument, other: &SavedDocument) -> Vec<&'a SavedRow> {
+    let is_there = |row: &SavedRow| other.results.iter().any(|twin| twin.key == row.key);
     one.results.iter().filter(|row| !is_there(row)).collect()
 }
 
-pub fn judge<'a>(pairs: &[(&'a Row, &'a Row)], rules: Rules) -> Vec<Compared<'a>> {
+pub fn judge<'a>(pairs: &[(&'a SavedRow, &'a SavedRow)], rules: Rules) -> Vec<Compared<'a>> {
     let mut rows: Vec<_> = pairs.iter().map(|&(old, new)| compared(old, new, rules.by)).collect();
     let mut open: Vec<&mut Compared<'_>> =
         rows.iter_mut().filter(|row| row.verdict == Verdict::NoDifference).collect();
@@ -175,12 +178,12 @@ pub fn is_beside(own: &Key, other: &Key) -> bool {
 }
 
 /// Paths without dioxide are judged only on request.
-pub fn is_judged(row: &Row, by: By) -> bool {
+pub fn is_judged(row: &SavedRow, by: By) -> bool {
     by == By::Ops || is_dioxide(&row.key.path)
 }
 
 /// Judged on its own, before the correction for several rows.
-fn compared<'a>(old: &'a Row, new: &'a Row, by: By) -> Compared<'a> {
+fn compared<'a>(old: &'a SavedRow, new: &'a SavedRow, by: By) -> Compared<'a> {
     let iops = Change::of(&old.rounds_iops, &new.rounds_iops);
     let ratios = old.rounds_ratio_to_kernel.as_ref().zip(new.rounds_ratio_to_kernel.as_ref());
     let ratio_to_kernel = ratios.and_then(|(old, new)| Change::of(old, new));
@@ -254,7 +257,7 @@ mod tests {
 
     /// Six numbers of threads on two paths. The speed of the whole machine varies from round to
     /// round, and from run to run.
-    fn run(rng: &mut Rng, rounds: usize, dioxide: impl Fn(usize) -> f64) -> Document {
+    fn run(rng: &mut Rng, rounds: usize, dioxide: impl Fn(usize) -> f64) -> SavedDocument {
         let speed = noise(rng, 0.5);
         let rows = [1, 2, 4, 8, 16, 64].into_iter().flat_map(|numjobs| {
             let of_round: Vec<f64> = (0..rounds).map(|_| speed * noise(rng, 0.2)).collect();
@@ -267,7 +270,7 @@ mod tests {
         document(rows.collect())
     }
 
-    fn verdicts(old: &Document, new: &Document, rules: Rules) -> Vec<Verdict> {
+    fn verdicts(old: &SavedDocument, new: &SavedDocument, rules: Rules) -> Vec<Verdict> {
         let judged = judge(&pairs(old, new), rules);
         judged.iter().map(|row| row.verdict).filter(|verdict| verdict.is_judged()).collect()
     }
@@ -441,7 +444,7 @@ mod tests {
         let old = document(vec![row("kernel", 1, &[1.0], None), row("dioxide", 1, &[1.0], None)]);
         let new = document(vec![row("dioxide", 2, &[1.0], None), row("dioxide", 1, &[1.0], None)]);
         let numjobs =
-            |rows: Vec<&Row>| rows.iter().map(|row| row.key.to_string()).collect::<Vec<_>>();
+            |rows: Vec<&SavedRow>| rows.iter().map(|row| row.key.to_string()).collect::<Vec<_>>();
         assert_eq!(pairs(&old, &new).len(), 1);
         assert!(numjobs(missing(&old, &new))[0].contains("kernel numjobs=1"));
         assert!(numjobs(missing(&new, &old))[0].contains("dioxide numjobs=2"));

@@ -8,7 +8,7 @@ const EXACT_MAX: usize = 40;
 
 /// Two-sided. 1 if all values are equal, or there are none.
 pub fn p_value(one: &[f64], other: &[f64]) -> f64 {
-    let ranks = Ranks::of(one, other);
+    let ranks = PooledRanks::of(one, other);
     if ranks.doubled.len() <= EXACT_MAX { ranks.exact() } else { ranks.normal() }
 }
 
@@ -20,7 +20,7 @@ pub fn p_value_min(one: usize, other: usize) -> f64 {
 
 /// Ranks over both samples. Equal values share the mean of their ranks, so ranks are doubled to
 /// remain integers.
-struct Ranks {
+struct PooledRanks {
     doubled: Vec<usize>,
     /// The size of the first sample.
     chosen: usize,
@@ -30,7 +30,7 @@ struct Ranks {
     ties: Vec<usize>,
 }
 
-impl Ranks {
+impl PooledRanks {
     fn of(one: &[f64], other: &[f64]) -> Self {
         let marked = |values: &[f64], is_first| {
             values.iter().map(|value| (*value, is_first)).collect::<Vec<(f64, bool)>>()
@@ -184,7 +184,7 @@ mod tests {
         for shift in [0.0, 3.0, 8.0, 12.0] {
             let one: Vec<f64> = (0..20).map(f64::from).collect();
             let other: Vec<f64> = (0..20).map(|nth| f64::from(nth) + shift + 0.5).collect();
-            let ranks = Ranks::of(&one, &other);
+            let ranks = PooledRanks::of(&one, &other);
             is_near(ranks.normal(), ranks.exact(), 0.01);
         }
     }

@@ -13,7 +13,7 @@ use crate::args::{self, Cli, Wanted};
 use crate::exit::Regression;
 use crate::output::{self, Text};
 use crate::report::html;
-use crate::saved::{self, Document, Row};
+use crate::saved::{self, SavedDocument, SavedRow};
 use crate::terminal::Terminal;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, error::ErrorKind};
@@ -23,18 +23,18 @@ use unlike::Differences;
 
 /// Two runs, side by side.
 pub struct Comparison<'a> {
-    pub old: &'a Document,
-    pub new: &'a Document,
+    pub old: &'a SavedDocument,
+    pub new: &'a SavedDocument,
     pub rules: Rules,
     /// Their other differences.
     pub unlike: Differences,
     pub rows: Vec<Compared<'a>>,
-    pub only_in_old: Vec<&'a Row>,
-    pub only_in_new: Vec<&'a Row>,
+    pub only_in_old: Vec<&'a SavedRow>,
+    pub only_in_new: Vec<&'a SavedRow>,
 }
 
 impl<'a> Comparison<'a> {
-    pub fn new(old: &'a Document, new: &'a Document, rules: Rules) -> Self {
+    pub fn new(old: &'a SavedDocument, new: &'a SavedDocument, rules: Rules) -> Self {
         let pairs = judge::pairs(old, new);
         Self {
             old,
@@ -84,13 +84,13 @@ pub fn run(args: args::Compare) -> Result<()> {
 
 /// For people, without a limit.
 #[cfg(test)]
-pub fn print(old: &Document, new: &Document, page: &mut output::Page) -> Result<()> {
+pub fn print(old: &SavedDocument, new: &SavedDocument, page: &mut output::Page) -> Result<()> {
     let rules = Rules { by: args::By::Ratio, limit_percent: Some(10.0) };
     text::print(&Comparison::new(old, new, rules), page)
 }
 
 /// The comparison of a new run with a saved one.
-pub fn with_baseline<'a>(old: &'a Document, new: &'a Document) -> Result<Comparison<'a>> {
+pub fn with_baseline<'a>(old: &'a SavedDocument, new: &'a SavedDocument) -> Result<Comparison<'a>> {
     let rules = Rules { by: args::By::default(), limit_percent: None };
     let comparison = Comparison::new(old, new, rules);
     check(&comparison, false).context("--baseline")?;

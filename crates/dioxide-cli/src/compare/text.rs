@@ -9,7 +9,7 @@ use crate::bench::ratio::median;
 use crate::meter::machine::{Machine, when};
 use crate::output::{Page, Tint};
 use crate::report::grid::Grid;
-use crate::saved::Row;
+use crate::saved::SavedRow;
 use dioxide_diagnose::words::{nanoseconds, rate as ops, short};
 use std::io::Write;
 
@@ -115,11 +115,11 @@ pub fn probability(p: f64) -> String {
     if p < 1e-4 { "<0.0001".into() } else { format!("{p:.4}") }
 }
 
-fn latency(row: &Row) -> String {
+fn latency(row: &SavedRow) -> String {
     known(median(row.rounds_p99_ns.clone()), nanoseconds)
 }
 
-fn cpu(row: &Row) -> String {
+fn cpu(row: &SavedRow) -> String {
     known(median(row.rounds_cpu_us_per_op.clone()), |microseconds| format!("{microseconds:.1}"))
 }
 
@@ -325,7 +325,7 @@ fn unlike(comparison: &Comparison<'_>) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-fn missing(run: &str, rows: &[&Row]) -> Option<String> {
+fn missing(run: &str, rows: &[&SavedRow]) -> Option<String> {
     let names: Vec<_> = rows.iter().map(|row| row.key.to_string()).collect();
     (!names.is_empty()).then(|| format!("Only in the {run} run: {}.", names.join("; ")))
 }
@@ -334,13 +334,13 @@ fn missing(run: &str, rows: &[&Row]) -> Option<String> {
 mod tests {
     use super::super::judge::Rules;
     use super::*;
-    use crate::saved::Document;
+    use crate::saved::SavedDocument;
     use crate::saved::examples::{document, row};
     use crate::terminal::Terminal;
 
     const KERNEL: [f64; 9] = [100.0, 101.0, 99.0, 102.0, 98.0, 103.0, 97.0, 104.0, 96.0];
 
-    fn run(factor: f64, rounds: usize) -> Document {
+    fn run(factor: f64, rounds: usize) -> SavedDocument {
         let kernel = &KERNEL[..rounds];
         let own: Vec<f64> = kernel
             .iter()
@@ -350,7 +350,11 @@ mod tests {
         document(vec![row("kernel", 64, kernel, None), row("dioxide", 64, &own, Some(kernel))])
     }
 
-    fn texts(old: &Document, new: &Document, limit_percent: Option<f64>) -> (String, Vec<String>) {
+    fn texts(
+        old: &SavedDocument,
+        new: &SavedDocument,
+        limit_percent: Option<f64>,
+    ) -> (String, Vec<String>) {
         let rules = Rules { by: By::Ratio, limit_percent };
         let comparison = Comparison::new(old, new, rules);
         let mut page = Page::new(Terminal::default());

@@ -4,7 +4,7 @@
 use crate::bench::estimate::SIZE_MIN_BYTES;
 use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
-use crate::saved::{Document, Row};
+use crate::saved::{SavedDocument, SavedRow};
 use crate::units::about_bytes as size;
 use std::fmt::Display;
 
@@ -37,7 +37,11 @@ impl Differences {
 }
 
 /// `pairs` are the rows of both runs.
-pub fn differences(old: &Document, new: &Document, pairs: &[(&Row, &Row)]) -> Differences {
+pub fn differences(
+    old: &SavedDocument,
+    new: &SavedDocument,
+    pairs: &[(&SavedRow, &SavedRow)],
+) -> Differences {
     let serious = of_places(&old.machine, &new.machine);
     let mut all = Differences { serious, ..Differences::default() };
     for (old, new) in pairs {
@@ -63,8 +67,8 @@ pub fn of_places(old: &Machine, new: &Machine) -> Vec<String> {
 }
 
 /// Of the settings of a row.
-pub fn of_terms(old: &Row, new: &Row) -> Differences {
-    let place = |row: &Row| match (&row.fs, &row.fs_remark) {
+pub fn of_terms(old: &SavedRow, new: &SavedRow) -> Differences {
+    let place = |row: &SavedRow| match (&row.fs, &row.fs_remark) {
         (Some(fs), Some(remark)) => format!("{fs} ({remark})"),
         (Some(fs), None) => fs.clone(),
         (None, _) => "none".into(),
@@ -120,11 +124,11 @@ mod tests {
     use super::*;
     use crate::saved::examples::{document, row};
 
-    fn differences_after(change: impl Fn(&mut Document)) -> Vec<String> {
+    fn differences_after(change: impl Fn(&mut SavedDocument)) -> Vec<String> {
         all_after(change).serious
     }
 
-    fn all_after(change: impl Fn(&mut Document)) -> Differences {
+    fn all_after(change: impl Fn(&mut SavedDocument)) -> Differences {
         let old = document(vec![row("kernel", 1, &[1.0], None), row("dioxide", 1, &[1.0], None)]);
         let mut new = old.clone();
         change(&mut new);
@@ -152,8 +156,9 @@ mod tests {
             differences_after(|new| new.machine.build = "other".into()),
             [format!("build of dioxide: {build} and other")]
         );
-        let on_xfs =
-            |new: &mut Document| new.results.iter_mut().for_each(|row| row.fs = Some("xfs".into()));
+        let on_xfs = |new: &mut SavedDocument| {
+            new.results.iter_mut().for_each(|row| row.fs = Some("xfs".into()))
+        };
         assert_eq!(differences_after(on_xfs), ["file system: ext4 and xfs"]);
     }
 
@@ -170,7 +175,7 @@ mod tests {
     #[test]
     fn lengths_and_sizes_may_differ_as_defaults_do() {
         let asked = |runtime_ms, size_bytes| {
-            let Differences { serious, harmless } = all_after(move |new: &mut Document| {
+            let Differences { serious, harmless } = all_after(move |new: &mut SavedDocument| {
                 let asked = &mut new.results[0].asked;
                 (asked.runtime_ms, asked.size_bytes) = (Some(runtime_ms), size_bytes);
             });
@@ -182,7 +187,7 @@ mod tests {
         assert_eq!(asked(200, 4 << 30), is("ms in a round: 2000 and 200", ""));
         assert_eq!(asked(2000, 1 << 30), is("", "size of the file (--size): 4 GiB and 1 GiB"));
         assert_eq!(asked(2000, 8 << 20), is("size of the file (--size): 4 GiB and 8 MiB", ""));
-        let counted = all_after(|new: &mut Document| {
+        let counted = all_after(|new: &mut SavedDocument| {
             let asked = &mut new.results[0].asked;
             (asked.runtime_ms, asked.count) = (None, Some(10));
         });

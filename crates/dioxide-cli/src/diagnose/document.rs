@@ -1,6 +1,6 @@
 //! The JSON document of a diagnosis, written and read back.
 
-use super::change::Change;
+use super::change::ObservationChange;
 use crate::bench::work::Asked;
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// The whole document.
 #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Document {
+#[schemars(rename = "Document")]
+pub struct DiagnoseDocument {
     /// The version of this format.
     pub schema_version: u32,
     /// `diagnose`.
@@ -29,7 +30,7 @@ pub struct Document {
     pub diagnoses: Vec<Diagnosis>,
     /// What changed since an earlier observation. Null without `--compare`.
     #[serde(default)]
-    pub change: Option<Change>,
+    pub change: Option<ObservationChange>,
 }
 
 /// The evidence and the conclusions from it.
@@ -60,7 +61,7 @@ pub struct Diagnosis {
 pub const SCHEMA_VERSION: u32 = 1;
 const KIND: &str = "diagnose";
 
-impl Document {
+impl DiagnoseDocument {
     pub fn new(machine: Machine, fs: Option<FileSystem>, diagnoses: Vec<Diagnosis>) -> Self {
         let fs_remark = fs.as_ref().and_then(|fs| fs.remark).map(str::to_owned);
         let fs = fs.map(|fs| fs.name);
@@ -234,9 +235,9 @@ pub mod examples {
         Diagnosis::of_program(evidence)
     }
 
-    pub fn document(diagnoses: Vec<Diagnosis>) -> Document {
+    pub fn document(diagnoses: Vec<Diagnosis>) -> DiagnoseDocument {
         let fs = FileSystem { name: "ext4".into(), remark: None };
-        Document::new(Machine::describe("/somewhere".into(), None), Some(fs), diagnoses)
+        DiagnoseDocument::new(Machine::describe("/somewhere".into(), None), Some(fs), diagnoses)
     }
 }
 
@@ -249,7 +250,7 @@ mod tests {
     fn what_is_written_can_be_read_back() {
         let written = document(vec![appends(7), appends(2)]);
         let text = serde_json::to_string(&written).unwrap();
-        let read: Document = serde_json::from_str(&text).unwrap();
+        let read: DiagnoseDocument = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
         assert_eq!((&read.machine, &*read.kind), (&written.machine, "diagnose"));
         assert!(read.diagnoses[0].usl.is_some() && read.diagnoses[0].usl_refusal.is_none());

@@ -16,10 +16,10 @@ use crate::output;
 use crate::report::html;
 use crate::terminal::Terminal;
 use anyhow::Result;
-use change::Change;
+use change::ObservationChange;
 use dioxide_diagnose::watch;
-use document::{Diagnosis, Document};
-use plan::Plan;
+use document::{DiagnoseDocument, Diagnosis};
+use plan::DiagnosisPlan;
 use std::path::Path;
 
 /// Plans, measures and observes, judges, reports.
@@ -31,7 +31,7 @@ pub fn run(args: args::Diagnose) -> Result<()> {
         Some(path) => of_place(path, &args.workload, options)?,
         None => of_program(&args.observed, args.seconds, options)?,
     };
-    document.change = before.map(|before| Change::new(&before, &document));
+    document.change = before.map(|before| ObservationChange::new(&before, &document));
     let texts = output::texts(&args.output, &document, || html::diagnose::page(&document))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);
     output::deliver(&texts, terminal, |page| people::print(&document, args.verbose, page))?;
@@ -41,23 +41,27 @@ pub fn run(args: args::Diagnose) -> Result<()> {
     }
 }
 
-fn of_place(path: &Path, workload: &args::Workload, options: watch::Options) -> Result<Document> {
-    let Plan { place, inquiries } = Plan::new(path, workload)?;
+fn of_place(
+    path: &Path,
+    workload: &args::Workload,
+    options: watch::Options,
+) -> Result<DiagnoseDocument> {
+    let DiagnosisPlan { place, inquiries } = DiagnosisPlan::new(path, workload)?;
     inquiries.iter().filter_map(plan::Inquiry::announcement).for_each(|sentence| say(&sentence));
     let machine = Machine::describe(place.name(), place.disk.as_ref());
     let progress = Progress::of(inquiries.iter().map(plan::Inquiry::runs).sum());
     let diagnose = |inquiry| workload::diagnose(&place, inquiry, options, &progress);
     let diagnoses = inquiries.iter().map(diagnose).collect::<Result<Vec<Diagnosis>>>()?;
-    Ok(Document::new(machine, place.fs, diagnoses))
+    Ok(DiagnoseDocument::new(machine, place.fs, diagnoses))
 }
 
 fn of_program(
     observed: &args::Observed,
     time: std::time::Duration,
     options: watch::Options,
-) -> Result<Document> {
+) -> Result<DiagnoseDocument> {
     let selection = program::select(observed)?;
     let machine = Machine::describe(program::name(&selection), None);
     let evidence = program::watch(&selection, time, options)?;
-    Ok(Document::new(machine, None, vec![Diagnosis::of_program(evidence)]))
+    Ok(DiagnoseDocument::new(machine, None, vec![Diagnosis::of_program(evidence)]))
 }

@@ -1,8 +1,8 @@
 //! A diagnosis for people: the verdicts first, then the evidence.
 
 use super::activity;
-use super::change::{self, Change};
-use super::document::{Diagnosis, Document};
+use super::change::{self, ObservationChange};
+use super::document::{DiagnoseDocument, Diagnosis};
 use crate::bench::ratio::median;
 use crate::output::{self, Tint};
 use crate::report::grid::Grid;
@@ -28,8 +28,8 @@ const FILE_MAX: usize = 30;
 const IDLE_MAX: usize = 3;
 
 /// Prints all of it. With several workloads the curves are lines, unless `verbose`.
-pub fn print(document: &Document, verbose: bool, out: &mut output::Page) -> Result<()> {
-    let page = Page::new(out.width());
+pub fn print(document: &DiagnoseDocument, verbose: bool, out: &mut output::Page) -> Result<()> {
+    let page = LineWidths::new(out.width());
     let diagnoses = &document.diagnoses;
     let is_brief = diagnoses.len() > 1 && !verbose;
     if diagnoses.len() > 1 {
@@ -62,14 +62,14 @@ pub fn print(document: &Document, verbose: bool, out: &mut output::Page) -> Resu
 }
 
 /// The widths of lines.
-struct Page {
+struct LineWidths {
     /// Of prose.
     width: usize,
     /// 0 without a limit.
     table_width: usize,
 }
 
-impl Page {
+impl LineWidths {
     fn new(table_width: usize) -> Self {
         let width = if table_width == 0 { WIDTH_MAX } else { table_width.min(WIDTH_MAX) };
         Self { width, table_width }
@@ -78,7 +78,7 @@ impl Page {
     /// The verdicts and the wait table.
     fn verdicts(
         &self,
-        document: &Document,
+        document: &DiagnoseDocument,
         diagnosis: &Diagnosis,
         out: &mut output::Page,
     ) -> io::Result<()> {
@@ -101,7 +101,7 @@ impl Page {
     }
 
     /// What changed since an earlier observation.
-    fn change(&self, change: &Change) -> String {
+    fn change(&self, change: &ObservationChange) -> String {
         let mut text = format!("\n{}", self.paragraph(&change::text::title(change)));
         for (title, grid) in change::text::tables(change) {
             text += &format!("\n{title}\n{grid:width$}\n", width = self.table_width);
@@ -221,7 +221,7 @@ pub fn end_of(path: &str) -> String {
     format!("{dots}{}", path.chars().skip(left_out).collect::<String>())
 }
 
-pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
+pub fn title(document: &DiagnoseDocument, diagnosis: &Diagnosis) -> String {
     let evidence = &diagnosis.evidence;
     match &evidence.subject {
         Subject::Workload(workload) => {
@@ -272,7 +272,7 @@ fn heading(workload: &Workload) -> String {
 }
 
 /// `ext4 on loop0`, `btrfs`, `/dev/loop5`.
-fn place(document: &Document, workload: &Workload) -> String {
+fn place(document: &DiagnoseDocument, workload: &Workload) -> String {
     let Some(fs) = &document.fs else { return workload.place.clone() };
     let device = document.machine.device.as_ref().map(|device| format!(" on {device}"));
     let remark = document.fs_remark.as_ref().map(|remark| format!(" ({remark})"));
@@ -359,7 +359,7 @@ pub fn unseen(diagnoses: &[Diagnosis]) -> Option<String> {
 }
 
 /// A summary of all workloads.
-pub fn summary(document: &Document) -> Grid {
+pub fn summary(document: &DiagnoseDocument) -> Grid {
     let header = ["work", "from", "", "to", "", "ratio", "wall"].map(String::from).into();
     let row = |diagnosis: &Diagnosis| {
         let Subject::Workload(workload) = &diagnosis.evidence.subject else { return None };
@@ -539,7 +539,7 @@ mod tests {
         for path in ["/sys/fs/cgroup/rev-helper/io.max", directory.as_str()] {
             let command =
                 format!("Raise the limit in {path}; to remove it: echo '7:0 0' > {path}.");
-            for page in (40..=WIDTH_MAX).map(Page::new) {
+            for page in (40..=WIDTH_MAX).map(LineWidths::new) {
                 for text in [page.hanging("  advice: ", &command), page.paragraph(&command)] {
                     assert_eq!(text.matches(path).count(), 2, "{text}");
                 }

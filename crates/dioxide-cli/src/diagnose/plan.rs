@@ -22,7 +22,7 @@ const SIZE_DEFAULT_MAX_BYTES: u64 = 1 << 30;
 const FILLED_SIZE_DEFAULT_MAX_BYTES: u64 = 32 << 20;
 
 /// A validated diagnosis of a path.
-pub struct Plan {
+pub struct DiagnosisPlan {
     pub place: BenchTarget,
     pub inquiries: Vec<Inquiry>,
 }
@@ -38,11 +38,11 @@ pub struct Inquiry {
     pub place: String,
 }
 
-impl Plan {
+impl DiagnosisPlan {
     pub fn new(path: &Path, args: &args::Workload) -> Result<Self> {
         let place = place(path, args.overwrite_device.as_deref())?;
         let kinds = kinds(&place, &args.rw)?;
-        let pace = Pace::of(args, kinds.len());
+        let pace = InquiryPace::of(args, kinds.len());
         let inquiry = |rw| Inquiry::new(&place, rw, args, &pace);
         let inquiries = kinds.into_iter().map(inquiry).collect::<Result<_>>()?;
         Ok(Self { place, inquiries })
@@ -50,7 +50,7 @@ impl Plan {
 }
 
 impl Inquiry {
-    fn new(place: &BenchTarget, rw: Rw, args: &args::Workload, pace: &Pace) -> Result<Self> {
+    fn new(place: &BenchTarget, rw: Rw, args: &args::Workload, pace: &InquiryPace) -> Result<Self> {
         let route = if rw == Rw::Hole { Route::Sparse } else { Route::Kernel };
         let points = points(rw, args);
         let Some(&last) = points.last() else { bail!("no numbers of threads") };
@@ -102,13 +102,13 @@ impl Inquiry {
 }
 
 /// Duration and rounds.
-struct Pace {
+struct InquiryPace {
     bench: work::Pace,
     /// None if the user has given times.
     budget: Option<Duration>,
 }
 
-impl Pace {
+impl InquiryPace {
     fn of(args: &args::Workload, kinds: usize) -> Self {
         let (runtime_ms, rounds) = if kinds == 1 { (500, 5) } else { (200, 3) };
         let runtime = args.runtime.unwrap_or(Duration::from_millis(runtime_ms));
@@ -215,13 +215,13 @@ mod tests {
     use crate::args::{Cli, Command};
     use clap::Parser;
 
-    fn plan(more: &str) -> Result<Plan> {
+    fn plan(more: &str) -> Result<DiagnosisPlan> {
         let directory = std::env::temp_dir();
         let line = format!("dioxide diagnose {} {more}", directory.display());
         let Command::Diagnose(args) = Cli::parse_from(line.split_whitespace()).command else {
             panic!("{line}")
         };
-        Plan::new(&directory, &args.workload)
+        DiagnosisPlan::new(&directory, &args.workload)
     }
 
     fn routes(inquiry: &Inquiry) -> Vec<(usize, Route)> {

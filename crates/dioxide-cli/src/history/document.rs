@@ -1,7 +1,7 @@
 //! A history as JSON.
 
-use super::History;
-use super::judge::{Judged, Step, Verdict};
+use super::JudgedHistory;
+use super::judge::{HistoryVerdict, Judged, Step};
 use super::text;
 use crate::args::By;
 use crate::compare::change::Change;
@@ -17,7 +17,8 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// The whole document.
 #[derive(Serialize, JsonSchema)]
-pub struct Document<'a> {
+#[schemars(rename = "Document")]
+pub struct HistoryDocument<'a> {
     /// The version of this format.
     schema_version: u32,
     /// `history`.
@@ -59,7 +60,7 @@ struct OfRow<'a> {
     /// Whether it has the newest run of its work and is judged, so that its verdict counts.
     is_current: bool,
     /// Of its last change point.
-    verdict: Verdict,
+    verdict: HistoryVerdict,
     /// The figure of `values`.
     basis: Basis,
     /// Indices of `runs`, one for each value.
@@ -68,19 +69,20 @@ struct OfRow<'a> {
     values: Vec<f64>,
     /// The same of operations per second.
     iops: Vec<f64>,
-    change_points: Vec<Point<'a>>,
+    change_points: Vec<ReportedChangePoint<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Point<'a> {
+#[schemars(rename = "Point")]
+struct ReportedChangePoint<'a> {
     /// The index in `runs` (of the document) of the first run after the change.
     run: usize,
-    verdict: Verdict,
+    verdict: HistoryVerdict,
     /// The expected share of chance results among the change points found with it.
     p_adjusted: f64,
-    change: Ratio,
+    change: SegmentRatio,
     /// Of operations per second.
-    iops: Ratio,
+    iops: SegmentRatio,
     /// The path without dioxide that changed alike, for the verdict `machine`.
     witness: Option<Other<'a>>,
 }
@@ -88,7 +90,8 @@ struct Point<'a> {
 /// Medians of the segments before and after a change point, and their ratio with its 95 %
 /// confidence interval.
 #[derive(Serialize, JsonSchema)]
-struct Ratio {
+#[schemars(rename = "Ratio")]
+struct SegmentRatio {
     before: f64,
     after: f64,
     ratio: f64,
@@ -99,22 +102,22 @@ struct Ratio {
 #[derive(Serialize, JsonSchema)]
 struct Other<'a> {
     path: &'a str,
-    iops: Ratio,
+    iops: SegmentRatio,
 }
 
-impl From<Change> for Ratio {
+impl From<Change> for SegmentRatio {
     fn from(Change { old, new, ratio, low, high, .. }: Change) -> Self {
         Self { before: old, after: new, ratio, low, high }
     }
 }
 
-pub fn document<'a>(history: &'a History<'a>) -> Document<'a> {
+pub fn document<'a>(history: &'a JudgedHistory<'a>) -> HistoryDocument<'a> {
     let runs = history.found.runs.iter().map(|run| Measured {
         file: &run.file,
         label: run.document.label.as_deref(),
         machine: &run.document.machine,
     });
-    Document {
+    HistoryDocument {
         schema_version: SCHEMA_VERSION,
         kind: KIND,
         by: match history.rules.by {
@@ -146,8 +149,8 @@ fn of_row<'a>(it: &'a Judged<'a>) -> OfRow<'a> {
     }
 }
 
-fn point<'a>(it: &Judged<'a>, step: &Step<'a>) -> Point<'a> {
-    Point {
+fn point<'a>(it: &Judged<'a>, step: &Step<'a>) -> ReportedChangePoint<'a> {
+    ReportedChangePoint {
         run: it.series.entries[step.at].run,
         verdict: step.verdict,
         p_adjusted: step.p_adjusted,

@@ -1,7 +1,7 @@
 //! Judges the change points of every series. Pure, so that tests can measure its error rates.
 
 use super::change_points::{self, ChangePoint, RUNS_MIN};
-use super::series::{Entry, Series, Sorted, Standing};
+use super::series::{Series, SeriesEntry, Sorted, Standing};
 use super::splits::SEGMENT_MIN;
 use crate::bench::work::is_dioxide;
 use crate::compare::change::Change;
@@ -16,7 +16,8 @@ use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+#[schemars(rename = "Verdict")]
+pub enum HistoryVerdict {
     /// Slower by more than the limit.
     Regression,
     /// Slower, within the limit or without one.
@@ -37,7 +38,7 @@ pub struct Step<'a> {
     pub change: Change,
     pub iops: Change,
     pub p_adjusted: f64,
-    pub verdict: Verdict,
+    pub verdict: HistoryVerdict,
     /// The path that explains it. Only for the verdict on the machine.
     pub witness: Option<Witness<'a>>,
 }
@@ -50,7 +51,7 @@ pub struct Judged<'a> {
     pub is_judged: bool,
     pub standing: Standing,
     /// Of the last regression that still stands, otherwise of the last change point.
-    pub verdict: Verdict,
+    pub verdict: HistoryVerdict,
 }
 
 impl Judged<'_> {
@@ -60,7 +61,7 @@ impl Judged<'_> {
     }
 
     /// The entries since the last change point.
-    pub fn newest_segment(&self) -> &[Entry<'_>] {
+    pub fn newest_segment(&self) -> &[SeriesEntry<'_>] {
         &self.series.entries[self.steps.last().map_or(0, |step| step.at)..]
     }
 }
@@ -92,10 +93,10 @@ pub fn judge(
         is_judged: series.is_judged(rules.by),
         standing,
         verdict: match steps.last() {
-            Some(_) if regression_stands(&steps, rules) => Verdict::Regression,
+            Some(_) if regression_stands(&steps, rules) => HistoryVerdict::Regression,
             Some(step) => step.verdict,
-            None if series.entries.len() < RUNS_MIN => Verdict::TooFewRuns,
-            None => Verdict::NoChange,
+            None if series.entries.len() < RUNS_MIN => HistoryVerdict::TooFewRuns,
+            None => HistoryVerdict::NoChange,
         },
         series,
         steps,
@@ -108,9 +109,9 @@ pub fn judge(
 fn regression_stands(steps: &[Step<'_>], rules: Rules) -> bool {
     let Some(limit) = rules.limit_percent else { return false };
     let mut ratio = 1.0;
-    steps.iter().rev().filter(|step| step.verdict != Verdict::Machine).any(|step| {
+    steps.iter().rev().filter(|step| step.verdict != HistoryVerdict::Machine).any(|step| {
         ratio *= step.change.ratio;
-        step.verdict == Verdict::Regression && ratio < 1.0 - limit / 100.0
+        step.verdict == HistoryVerdict::Regression && ratio < 1.0 - limit / 100.0
     })
 }
 
@@ -120,7 +121,7 @@ fn steps<'a>(
     all: &[Series<'a>],
     rules: Rules,
 ) -> Vec<Step<'a>> {
-    let change = |sides: &[Range<usize>; 2], figure: fn(&Entry<'_>) -> f64| {
+    let change = |sides: &[Range<usize>; 2], figure: fn(&SeriesEntry<'_>) -> f64| {
         let [before, after] = sides.clone().map(|side| figures(&series.entries[side], figure));
         Change::of(&before, &after)
     };
@@ -143,10 +144,10 @@ fn steps<'a>(
         let witness = witness(series, &iops, &sides, all).filter(|_| may_be_machine);
         let is_regression = rules.limit_percent.is_some_and(|limit| change.loses_more_than(limit));
         let verdict = match () {
-            () if witness.is_some() || !is_judged => Verdict::Machine,
-            () if is_regression => Verdict::Regression,
-            () if change.ratio < 1.0 => Verdict::Slower,
-            () => Verdict::Faster,
+            () if witness.is_some() || !is_judged => HistoryVerdict::Machine,
+            () if is_regression => HistoryVerdict::Regression,
+            () if change.ratio < 1.0 => HistoryVerdict::Slower,
+            () => HistoryVerdict::Faster,
         };
         Some(Step { at: point.at, change, iops, p_adjusted: point.p_adjusted, verdict, witness })
     };
@@ -164,7 +165,7 @@ fn is_ratio(rules: Rules) -> bool {
     rules.by == crate::args::By::Ratio
 }
 
-fn figures(entries: &[Entry<'_>], figure: impl Fn(&Entry<'_>) -> f64) -> Vec<f64> {
+fn figures(entries: &[SeriesEntry<'_>], figure: impl Fn(&SeriesEntry<'_>) -> f64) -> Vec<f64> {
     entries.iter().map(figure).collect()
 }
 
@@ -187,7 +188,7 @@ fn witness<'a>(
     let explained = |other: &Series<'a>| {
         let [before, after] = sides.clone().map(|side| {
             let runs = &own.entries[side];
-            let is_there = |entry: &&Entry<'_>| runs.iter().any(|own| own.run == entry.run);
+            let is_there = |entry: &&SeriesEntry<'_>| runs.iter().any(|own| own.run == entry.run);
             other.entries.iter().filter(is_there).map(|entry| entry.iops).collect::<Vec<_>>()
         });
         // Few runs may differ by chance, or be others than those of the row.

@@ -14,15 +14,15 @@ use crate::exit::Regression;
 use crate::interrupt;
 use crate::output;
 use crate::report::html;
-use crate::saved::Row;
+use crate::saved::SavedRow;
 use crate::terminal::Terminal;
 use anyhow::{Result, bail, ensure};
-use judge::{Judged, Verdict};
+use judge::{HistoryVerdict, Judged};
 use read::Found;
-use series::Run;
+use series::SavedRun;
 
 /// All runs, and their change points.
-pub struct History<'a> {
+pub struct JudgedHistory<'a> {
     pub found: &'a Found,
     pub rules: Rules,
     /// Each machine and device, in words.
@@ -37,13 +37,13 @@ pub struct History<'a> {
     pub series: Vec<Judged<'a>>,
 }
 
-impl<'a> History<'a> {
+impl<'a> JudgedHistory<'a> {
     /// An error if no row has a figure, or on Ctrl-C.
     pub fn new(found: &'a Found, rules: Rules) -> Result<Self> {
         let sorted = series::sort(&found.runs, rules.by);
         ensure!(!sorted.series.is_empty(), "nothing was done in any of the results");
         let places = text::places(&sorted);
-        let is_now = |(run, row): &&(usize, &Row)| {
+        let is_now = |(run, row): &&(usize, &SavedRow)| {
             series::is_judged(&row.key, rules.by) && sorted.is_newest(*run, row)
         };
         let (stuck, stuck_now) = (sorted.stuck.len(), sorted.stuck.iter().filter(is_now).count());
@@ -52,11 +52,11 @@ impl<'a> History<'a> {
         Ok(Self { found, rules, places, unlike, stuck, stuck_now, series })
     }
 
-    pub fn run(&self, index: usize) -> &'a Run {
+    pub fn run(&self, index: usize) -> &'a SavedRun {
         &self.found.runs[index]
     }
 
-    pub fn newest(&self) -> &'a Run {
+    pub fn newest(&self) -> &'a SavedRun {
         self.run(self.found.runs.len() - 1)
     }
 
@@ -76,7 +76,7 @@ pub fn run(args: args::History) -> Result<()> {
     }
     interrupt::check()?;
     let rules = Rules { by: args.by, limit_percent: args.fail_on_regression };
-    let history = History::new(&found, rules)?;
+    let history = JudgedHistory::new(&found, rules)?;
     let document = document::document(&history);
     let texts = output::texts(&args.output, &document, || html::history::page(&history))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);
@@ -85,10 +85,10 @@ pub fn run(args: args::History) -> Result<()> {
 }
 
 /// The error for the exit code, if there is a limit.
-fn conclude(history: &History<'_>) -> Result<()> {
+fn conclude(history: &JudgedHistory<'_>) -> Result<()> {
     let Some(limit) = history.rules.limit_percent else { return Ok(()) };
     let judged = history.count(|_| true);
-    let regressions = history.count(|it| it.verdict == Verdict::Regression);
+    let regressions = history.count(|it| it.verdict == HistoryVerdict::Regression);
     if regressions > 0 {
         return Err(Regression(format!(
             "{regressions} of {judged} rows are slower by more than {limit} % since a change"
@@ -97,7 +97,7 @@ fn conclude(history: &History<'_>) -> Result<()> {
     }
     let broken = history.found.broken;
     ensure!(broken == 0, "{broken} of the skipped files may be results: broken, or of a later one");
-    let gaps: [fn(&History<'_>) -> Option<String>; 4] =
+    let gaps: [fn(&JudgedHistory<'_>) -> Option<String>; 4] =
         [text::missing, text::stuck, text::open, text::blind];
     if let Some(why) = gaps.iter().find_map(|gap| gap(history)) {
         bail!("{}", why.trim_end_matches('.'));

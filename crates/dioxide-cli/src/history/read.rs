@@ -1,6 +1,6 @@
 //! Finds and reads saved results.
 
-use super::series::Run;
+use super::series::SavedRun;
 use crate::interrupt;
 use crate::saved;
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,7 @@ use std::time::SystemTime;
 /// Results in order of time, and the files that are none.
 #[derive(Default)]
 pub struct Found {
-    pub runs: Vec<Run>,
+    pub runs: Vec<SavedRun>,
     /// Every file that was read, used or not.
     pub files: Vec<PathBuf>,
     /// Files of directories that are no result, each with the reason.
@@ -70,12 +70,12 @@ impl Found {
 }
 
 /// A run, with its time.
-fn parse(file: String, text: &[u8]) -> Result<(SystemTime, Run)> {
+fn parse(file: String, text: &[u8]) -> Result<(SystemTime, SavedRun)> {
     let document = saved::parse(text)?;
     let date = &document.machine.date;
     let when = humantime::parse_rfc3339(date)
         .with_context(|| format!("its date is not in the form of RFC 3339, in UTC: {date:?}"))?;
-    Ok((when, Run { file, document }))
+    Ok((when, SavedRun { file, document }))
 }
 
 /// Whether a text is a document of another kind, so certainly no result of a bench.

@@ -6,16 +6,16 @@ use crate::bench::work::is_dioxide;
 use crate::compare::judge::Basis;
 use crate::compare::unlike;
 use crate::meter::machine::{Machine, when};
-use crate::saved::{Document, Key, Row, Work};
+use crate::saved::{Key, SavedDocument, SavedRow, SavedWork};
 
 /// A saved result.
-pub struct Run {
+pub struct SavedRun {
     /// The name of its file.
     pub file: String,
-    pub document: Document,
+    pub document: SavedDocument,
 }
 
-impl Run {
+impl SavedRun {
     /// `2026-11-22 21:15:03, label`: the time in UTC.
     pub fn title(&self) -> String {
         let date = when(&self.document.machine.date);
@@ -28,10 +28,10 @@ impl Run {
 
 /// The row of one run.
 #[derive(Clone, Copy)]
-pub struct Entry<'a> {
+pub struct SeriesEntry<'a> {
     /// The index of its run.
     pub run: usize,
-    pub row: &'a Row,
+    pub row: &'a SavedRow,
     /// The median over its rounds of the figure by which the series is judged.
     pub value: f64,
     pub iops: f64,
@@ -42,7 +42,7 @@ pub struct Series<'a> {
     pub place: usize,
     pub basis: Basis,
     /// At least one.
-    pub entries: Vec<Entry<'a>>,
+    pub entries: Vec<SeriesEntry<'a>>,
 }
 
 impl<'a> Series<'a> {
@@ -84,7 +84,7 @@ pub struct Sorted<'a> {
     /// Why rows of one place and key are in several series, in words, each once.
     pub unlike: Vec<String>,
     /// Rows that are in no series, as one of their figures is zero, each with its run.
-    pub stuck: Vec<(usize, &'a Row)>,
+    pub stuck: Vec<(usize, &'a SavedRow)>,
     /// In order of time.
     sessions: Vec<Session<'a>>,
 }
@@ -94,7 +94,7 @@ pub struct Sorted<'a> {
 struct Session<'a> {
     run: usize,
     place: usize,
-    work: &'a Work,
+    work: &'a SavedWork,
 }
 
 /// Whether a regression may be dioxide's.
@@ -103,7 +103,7 @@ pub fn is_judged(key: &Key, by: By) -> bool {
 }
 
 /// `runs` are in order of time.
-pub fn sort(runs: &[Run], by: By) -> Sorted<'_> {
+pub fn sort(runs: &[SavedRun], by: By) -> Sorted<'_> {
     let mut sorted = Sorted {
         places: Vec::new(),
         series: Vec::new(),
@@ -111,7 +111,7 @@ pub fn sort(runs: &[Run], by: By) -> Sorted<'_> {
         stuck: Vec::new(),
         sessions: Vec::new(),
     };
-    for (run, Run { document, .. }) in runs.iter().enumerate() {
+    for (run, SavedRun { document, .. }) in runs.iter().enumerate() {
         let place = sorted.place(&document.machine);
         for row in &document.results {
             let session = Session { run, place, work: &row.key.work };
@@ -132,12 +132,12 @@ pub fn sort(runs: &[Run], by: By) -> Sorted<'_> {
 
 impl<'a> Sorted<'a> {
     /// The newest run of this work, and its place.
-    fn newest(&self, work: &Work) -> Option<&Session<'a>> {
+    fn newest(&self, work: &SavedWork) -> Option<&Session<'a>> {
         self.sessions.iter().rev().find(|it| it.work == work)
     }
 
     /// Whether a row belongs to the newest run of its work.
-    pub fn is_newest(&self, run: usize, row: &Row) -> bool {
+    pub fn is_newest(&self, run: usize, row: &SavedRow) -> bool {
         self.newest(&row.key.work).is_some_and(|newest| newest.run == run)
     }
 
@@ -166,7 +166,7 @@ impl<'a> Sorted<'a> {
 
     /// Adds a row to the series whose rows are all like it, or to a new one. Sizes that differ a
     /// little more each time would make a chain otherwise.
-    fn add(&mut self, place: usize, run: usize, row: &'a Row, by: By) {
+    fn add(&mut self, place: usize, run: usize, row: &'a SavedRow, by: By) {
         let basis = match (by, &row.rounds_ratio_to_kernel) {
             (By::Ratio, Some(_)) if is_dioxide(&row.key.path) => Basis::RatioToKernel,
             _ => Basis::Iops,
@@ -202,7 +202,7 @@ impl<'a> Sorted<'a> {
 }
 
 /// None if a figure is missing or zero: it has no ratio to others.
-fn entry<'a>(run: usize, row: &'a Row, basis: Basis) -> Option<Entry<'a>> {
+fn entry<'a>(run: usize, row: &'a SavedRow, basis: Basis) -> Option<SeriesEntry<'a>> {
     let positive =
         |rounds: &[f64]| median(rounds.to_vec()).filter(|it| *it > 0.0 && it.is_finite());
     let iops = positive(&row.rounds_iops)?;
@@ -210,7 +210,7 @@ fn entry<'a>(run: usize, row: &'a Row, basis: Basis) -> Option<Entry<'a>> {
         (Basis::RatioToKernel, Some(ratios)) => positive(ratios)?,
         _ => iops,
     };
-    Some(Entry { run, row, value, iops })
+    Some(SeriesEntry { run, row, value, iops })
 }
 
 #[cfg(test)]
@@ -218,14 +218,14 @@ mod tests {
     use super::*;
     use crate::saved::examples::{document, row};
 
-    fn run(change: impl Fn(&mut Document)) -> Run {
+    fn run(change: impl Fn(&mut SavedDocument)) -> SavedRun {
         let kernel = [100.0, 110.0, 120.0];
         let mut document = document(vec![
             row("kernel", 64, &kernel, None),
             row("dioxide", 64, &[500.0, 550.0, 630.0], Some(&kernel)),
         ]);
         change(&mut document);
-        Run { file: "x.json".into(), document }
+        SavedRun { file: "x.json".into(), document }
     }
 
     fn lengths(sorted: &Sorted<'_>) -> Vec<usize> {
@@ -282,12 +282,12 @@ mod tests {
 
     #[test]
     fn a_row_is_current_missing_or_ended() {
-        let without = |it: &mut Document| it.results.truncate(1);
-        let other_work = |it: &mut Document| {
+        let without = |it: &mut SavedDocument| it.results.truncate(1);
+        let other_work = |it: &mut SavedDocument| {
             it.results.iter_mut().for_each(|row| row.key.work.scenario = "random".into());
         };
-        let other_place = |it: &mut Document| it.machine.kernel_release = "6.19".into();
-        let standing = |runs: &[Run]| {
+        let other_place = |it: &mut SavedDocument| it.machine.kernel_release = "6.19".into();
+        let standing = |runs: &[SavedRun]| {
             let sorted = sort(runs, By::Ratio);
             let first = sorted.series.iter().find(|it| it.key().path == "dioxide").unwrap();
             sorted.standing(first)

@@ -3,7 +3,7 @@
 use super::*;
 use crate::args::By;
 use crate::output::Page;
-use crate::saved::Document;
+use crate::saved::SavedDocument;
 use crate::saved::examples::{document, row};
 use fastrand::Rng;
 
@@ -30,29 +30,29 @@ fn found(levels: impl Fn(usize) -> Levels, runs: usize) -> Found {
         ]);
         document.machine.date = format!("2026-11-{:02}T10:00:00Z", nth + 1);
         document.machine.command_line = "dioxide bench append".into();
-        Run { file: format!("{nth}.json"), document }
+        SavedRun { file: format!("{nth}.json"), document }
     });
     Found { runs: runs.collect(), ..Found::default() }
 }
 
-fn history(found: &Found) -> History<'_> {
-    History::new(found, Rules { by: By::Ratio, limit_percent: Some(10.0) }).unwrap()
+fn history(found: &Found) -> JudgedHistory<'_> {
+    JudgedHistory::new(found, Rules { by: By::Ratio, limit_percent: Some(10.0) }).unwrap()
 }
 
-fn of_dioxide<'a, 'b>(history: &'b History<'a>) -> &'b Judged<'a> {
+fn of_dioxide<'a, 'b>(history: &'b JudgedHistory<'a>) -> &'b Judged<'a> {
     history.series.iter().find(|it| it.series.key().path == "dioxide").unwrap()
 }
 
-fn exit(history: &History<'_>) -> String {
+fn exit(history: &JudgedHistory<'_>) -> String {
     conclude(history).map_or_else(|error| error.to_string(), |()| "0".into())
 }
 
-fn on(history: &History<'_>, mut page: Page) -> String {
+fn on(history: &JudgedHistory<'_>, mut page: Page) -> String {
     text::print(history, &mut page).unwrap();
     page.finished()
 }
 
-fn printed(history: &History<'_>) -> String {
+fn printed(history: &JudgedHistory<'_>) -> String {
     on(history, Page::new(Terminal::default()))
 }
 
@@ -77,7 +77,7 @@ fn a_regression_is_dioxides() {
         found(|nth| Levels { dioxide: if nth < 12 { 5000.0 } else { 3500.0 }, ..USUAL }, 20);
     let history = history(&found);
     let dioxide = of_dioxide(&history);
-    assert_eq!((dioxide.verdict, dioxide.steps.len()), (Verdict::Regression, 1));
+    assert_eq!((dioxide.verdict, dioxide.steps.len()), (HistoryVerdict::Regression, 1));
     assert_eq!(dioxide.steps[0].at, 12);
     assert!((dioxide.steps[0].change.ratio - 0.7).abs() < 0.02);
     assert_eq!(exit(&history), "1 of 1 rows are slower by more than 10 % since a change");
@@ -94,7 +94,7 @@ fn a_change_that_was_taken_back_is_no_regression() {
     let history = history(&found);
     let dioxide = of_dioxide(&history);
     let at: Vec<_> = dioxide.steps.iter().map(|step| (step.at, step.verdict)).collect();
-    assert_eq!(at, [(8, Verdict::Regression), (14, Verdict::Faster)]);
+    assert_eq!(at, [(8, HistoryVerdict::Regression), (14, HistoryVerdict::Faster)]);
     assert_eq!(exit(&history), "0");
 }
 
@@ -105,7 +105,7 @@ fn a_regression_stands_until_it_is_taken_back() {
     let slow = found(|nth| Levels { dioxide: level(nth), ..USUAL }, 30);
     let history = history(&slow);
     let at: Vec<_> = of_dioxide(&history).steps.iter().map(|it| (it.at, it.verdict)).collect();
-    assert_eq!(at, [(10, Verdict::Regression), (20, Verdict::Faster)]);
+    assert_eq!(at, [(10, HistoryVerdict::Regression), (20, HistoryVerdict::Faster)]);
     assert_eq!(exit(&history), "1 of 1 rows are slower by more than 10 % since a change");
 }
 
@@ -136,7 +136,7 @@ fn every_work_is_judged_by_its_newest_result() {
         row.key.work.scenario = "random".into();
     });
     let history = history(&found);
-    assert_eq!(history.count(|it| it.verdict == Verdict::Regression), 1);
+    assert_eq!(history.count(|it| it.verdict == HistoryVerdict::Regression), 1);
     assert_eq!(exit(&history), "1 of 2 rows are slower by more than 10 % since a change");
 }
 
@@ -154,7 +154,7 @@ fn a_change_without_a_direction_is_none() {
     let dioxide = of_dioxide(&history);
     let points = change_points::find(&[dioxide.series.values()], || Ok(())).unwrap();
     assert!(!points[0].is_empty(), "by ranks alone");
-    assert_eq!((dioxide.steps.len(), dioxide.verdict), (0, Verdict::NoChange));
+    assert_eq!((dioxide.steps.len(), dioxide.verdict), (0, HistoryVerdict::NoChange));
 }
 
 /// A slower device hides behind the lock of the kernel path.
@@ -167,7 +167,7 @@ fn the_machine_is_not_blamed_on_dioxide() {
     );
     let history = history(&found);
     let dioxide = of_dioxide(&history);
-    assert_eq!(dioxide.verdict, Verdict::Machine);
+    assert_eq!(dioxide.verdict, HistoryVerdict::Machine);
     assert_eq!(dioxide.steps[0].witness.unwrap().path, "preallocated");
     assert_eq!(exit(&history), "1 of the rows cannot be judged: the machine became slower");
     assert!(printed(&history).contains("the machine changed at 2026-11-13"));
@@ -178,7 +178,7 @@ fn the_machine_is_not_blamed_on_dioxide() {
 fn a_faster_machine_hid_a_regression_of_the_ratio() {
     let faster = Levels { kernel: 400.0, preallocated: 8000.0, dioxide: 10000.0 };
     let found = found(|nth| if nth < 12 { USUAL } else { Levels { ..faster } }, 20);
-    assert_eq!(of_dioxide(&history(&found)).verdict, Verdict::Regression);
+    assert_eq!(of_dioxide(&history(&found)).verdict, HistoryVerdict::Regression);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn one_run_on_each_side_is_no_witness() {
     for (nth, run) in found.runs.iter_mut().enumerate() {
         run.document.results.retain(|row| row.key.path != "preallocated" || [3, 20].contains(&nth));
     }
-    assert_eq!(of_dioxide(&history(&found)).verdict, Verdict::Regression);
+    assert_eq!(of_dioxide(&history(&found)).verdict, HistoryVerdict::Regression);
 }
 
 /// With eight rows, ten results do not suffice.
@@ -219,9 +219,12 @@ fn a_slower_machine_beside_its_kernel_path_is_no_change() {
     };
     let found = found(levels, 20);
     let history = history(&found);
-    assert_eq!((of_dioxide(&history).verdict, exit(&history)), (Verdict::NoChange, "0".into()));
+    assert_eq!(
+        (of_dioxide(&history).verdict, exit(&history)),
+        (HistoryVerdict::NoChange, "0".into())
+    );
     let kernel = &history.series[0];
-    assert_eq!((kernel.verdict, kernel.is_current()), (Verdict::Machine, false));
+    assert_eq!((kernel.verdict, kernel.is_current()), (HistoryVerdict::Machine, false));
 }
 
 #[test]
@@ -229,27 +232,30 @@ fn noise_and_an_outlier_are_no_change() {
     let level = |nth| if nth == 19 { 500.0 } else { 5000.0 };
     let found = found(|nth| Levels { dioxide: level(nth), ..USUAL }, 20);
     let history = history(&found);
-    assert_eq!((of_dioxide(&history).verdict, exit(&history)), (Verdict::NoChange, "0".into()));
+    assert_eq!(
+        (of_dioxide(&history).verdict, exit(&history)),
+        (HistoryVerdict::NoChange, "0".into())
+    );
 }
 
 #[test]
 fn the_missing_results_are_counted() {
     let found = found(|_| USUAL, 7);
     let history = history(&found);
-    assert_eq!(of_dioxide(&history).verdict, Verdict::TooFewRuns);
+    assert_eq!(of_dioxide(&history).verdict, HistoryVerdict::TooFewRuns);
     assert_eq!(
         exit(&history),
         "1 of the rows cannot be judged: with fewer than 10 like results any change may be chance. \
          Measure 3 more"
     );
-    let two = History::new(&found, Rules { by: By::Ratio, limit_percent: None }).unwrap();
+    let two = JudgedHistory::new(&found, Rules { by: By::Ratio, limit_percent: None }).unwrap();
     assert_eq!(exit(&two), "0", "without a limit");
 }
 
 #[test]
 fn another_machine_begins_again() {
     let mut found = found(|_| USUAL, 24);
-    let later = |document: &mut Document| document.machine.kernel_release = "6.19".into();
+    let later = |document: &mut SavedDocument| document.machine.kernel_release = "6.19".into();
     found.runs[12..].iter_mut().for_each(|run| later(&mut run.document));
     let history = history(&found);
     assert_eq!((history.places.len(), history.series.len()), (2, 6));

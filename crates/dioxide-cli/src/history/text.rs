@@ -1,10 +1,10 @@
 //! A history for people: a table for each kind of work, and its change points in sentences. Judges
 //! nothing.
 
-use super::History;
+use super::JudgedHistory;
 use super::change_points::{RUNS_MIN, runs_needed};
-use super::judge::{Judged, Step, Verdict};
-use super::series::{Run, Sorted, Standing};
+use super::judge::{HistoryVerdict, Judged, Step};
+use super::series::{SavedRun, Sorted, Standing};
 use crate::bench::ratio::median;
 use crate::compare::change::Change;
 use crate::compare::judge::{Basis, CHANCE_MAX};
@@ -16,7 +16,7 @@ use dioxide_diagnose::words::{rate as ops, short};
 use std::io::Write;
 
 /// The header of a column, and its text for a series.
-type Column = (&'static str, fn(&History<'_>, &Judged<'_>) -> String);
+type Column = (&'static str, fn(&JudgedHistory<'_>, &Judged<'_>) -> String);
 
 const PATH: &str = "path";
 const SINCE: &str = "since";
@@ -44,23 +44,23 @@ const COLUMNS: [Column; 11] = [
 const OPTIONAL: [usize; 8] = [8, 3, 2, 7, 5, 4, 6, 9];
 
 /// The name of a verdict in the table.
-fn word(verdict: Verdict) -> &'static str {
+fn word(verdict: HistoryVerdict) -> &'static str {
     match verdict {
-        Verdict::Regression => "REGRESSION",
-        Verdict::Slower => "slower",
-        Verdict::Faster => "faster",
-        Verdict::Machine => "the machine",
-        Verdict::NoChange => "no change",
-        Verdict::TooFewRuns => "too few results",
+        HistoryVerdict::Regression => "REGRESSION",
+        HistoryVerdict::Slower => "slower",
+        HistoryVerdict::Faster => "faster",
+        HistoryVerdict::Machine => "the machine",
+        HistoryVerdict::NoChange => "no change",
+        HistoryVerdict::TooFewRuns => "too few results",
     }
 }
 
 /// Over the newest segment.
-fn middle(it: &Judged<'_>, figure: fn(&super::series::Entry<'_>) -> f64) -> Option<f64> {
+fn middle(it: &Judged<'_>, figure: fn(&super::series::SeriesEntry<'_>) -> f64) -> Option<f64> {
     median(it.newest_segment().iter().map(figure).collect())
 }
 
-pub fn print(history: &History<'_>, out: &mut Page) -> anyhow::Result<()> {
+pub fn print(history: &JudgedHistory<'_>, out: &mut Page) -> anyhow::Result<()> {
     let width = out.width();
     writeln!(out, "{}\n", subject(history))?;
     for series in groups(history) {
@@ -78,9 +78,9 @@ pub fn print(history: &History<'_>, out: &mut Page) -> anyhow::Result<()> {
 }
 
 /// The number of results, and the days of the first and the last.
-pub fn subject(history: &History<'_>) -> String {
+pub fn subject(history: &JudgedHistory<'_>) -> String {
     let runs = &history.found.runs;
-    let day = |run: &Run| run.document.machine.date.split('T').next().unwrap_or("").to_owned();
+    let day = |run: &SavedRun| run.document.machine.date.split('T').next().unwrap_or("").to_owned();
     let (first, last) = (day(&runs[0]), day(history.newest()));
     let results = if runs.len() == 1 { "result" } else { "results" };
     let days = if first == last { first } else { format!("{first} to {last}") };
@@ -88,14 +88,14 @@ pub fn subject(history: &History<'_>) -> String {
 }
 
 /// The series of one machine and work.
-pub fn groups<'a, 'b>(history: &'b History<'a>) -> impl Iterator<Item = &'b [Judged<'a>]> {
+pub fn groups<'a, 'b>(history: &'b JudgedHistory<'a>) -> impl Iterator<Item = &'b [Judged<'a>]> {
     history.series.chunk_by(|one, next| {
         let of = |it: &Judged<'a>| (it.series.place, &it.series.key().work);
         of(one) == of(next)
     })
 }
 
-pub fn title(history: &History<'_>, series: &[Judged<'_>]) -> String {
+pub fn title(history: &JudgedHistory<'_>, series: &[Judged<'_>]) -> String {
     let series = &series[0].series;
     match &history.places[..] {
         [_] => series.key().work.to_string(),
@@ -103,19 +103,19 @@ pub fn title(history: &History<'_>, series: &[Judged<'_>]) -> String {
     }
 }
 
-pub fn table(history: &History<'_>, series: &[Judged<'_>]) -> Grid {
+pub fn table(history: &JudgedHistory<'_>, series: &[Judged<'_>]) -> Grid {
     let header = COLUMNS.map(|(name, _)| name.to_owned()).into();
     let rows = series.iter().map(|it| COLUMNS.map(|(_, cell)| cell(history, it)).into()).collect();
     Grid::new(header, rows, |column| ![PATH, SINCE, VERDICT].contains(&COLUMNS[column].0))
         .with_optional(OPTIONAL.into())
 }
 
-fn tint(verdict: Verdict) -> Option<Tint> {
+fn tint(verdict: HistoryVerdict) -> Option<Tint> {
     match verdict {
-        Verdict::Regression => Some(Tint::Bad),
-        Verdict::Slower | Verdict::Machine => Some(Tint::Warning),
-        Verdict::Faster => Some(Tint::Good),
-        Verdict::NoChange | Verdict::TooFewRuns => None,
+        HistoryVerdict::Regression => Some(Tint::Bad),
+        HistoryVerdict::Slower | HistoryVerdict::Machine => Some(Tint::Warning),
+        HistoryVerdict::Faster => Some(Tint::Good),
+        HistoryVerdict::NoChange | HistoryVerdict::TooFewRuns => None,
     }
 }
 
@@ -130,7 +130,7 @@ pub fn places(sorted: &Sorted<'_>) -> Vec<String> {
 }
 
 /// The sentence for a change point.
-pub fn finding(history: &History<'_>, it: &Judged<'_>, step: &Step<'_>) -> String {
+pub fn finding(history: &JudgedHistory<'_>, it: &Judged<'_>, step: &Step<'_>) -> String {
     let since = history.run(it.series.entries[step.at].run).title();
     let key = it.series.key();
     let iops = percent(step.iops.ratio);
@@ -143,9 +143,9 @@ pub fn finding(history: &History<'_>, it: &Judged<'_>, step: &Step<'_>) -> Strin
         );
     }
     let word = match step.verdict {
-        Verdict::Regression => "slower, a regression",
-        Verdict::Machine if step.change.ratio < 1.0 => "slower, without dioxide",
-        Verdict::Machine => "faster, without dioxide",
+        HistoryVerdict::Regression => "slower, a regression",
+        HistoryVerdict::Machine if step.change.ratio < 1.0 => "slower, without dioxide",
+        HistoryVerdict::Machine => "faster, without dioxide",
         _ if step.change.ratio < 1.0 => "slower",
         _ => "faster",
     };
@@ -163,14 +163,14 @@ pub fn finding(history: &History<'_>, it: &Judged<'_>, step: &Step<'_>) -> Strin
 }
 
 /// The findings, then the summary and its limitations.
-pub fn sentences(history: &History<'_>) -> Vec<String> {
+pub fn sentences(history: &JudgedHistory<'_>) -> Vec<String> {
     let found = history.series.iter().flat_map(|it| it.steps.iter().map(move |step| (it, step)));
     let found = found.map(|(it, step)| finding(history, it, step));
     found.chain(summaries(history)).collect()
 }
 
 /// The summary and its limitations.
-pub fn summaries(history: &History<'_>) -> Vec<String> {
+pub fn summaries(history: &JudgedHistory<'_>) -> Vec<String> {
     let all = [
         Some(summary(history)),
         missing(history),
@@ -184,7 +184,7 @@ pub fn summaries(history: &History<'_>) -> Vec<String> {
     all.into_iter().flatten().collect()
 }
 
-fn summary(history: &History<'_>) -> String {
+fn summary(history: &JudgedHistory<'_>) -> String {
     let judged = history.count(|_| true);
     if judged == 0 {
         return "None of the rows of the newest result is dioxide's, so none is judged; see --by \
@@ -192,25 +192,24 @@ fn summary(history: &History<'_>) -> String {
             .into();
     }
     let count = |verdict| history.count(|it| it.verdict == verdict);
-    let regressions = history
-        .rules
-        .limit_percent
-        .map(|limit| format!("{} slower by more than {limit} %, ", count(Verdict::Regression)));
+    let regressions = history.rules.limit_percent.map(|limit| {
+        format!("{} slower by more than {limit} %, ", count(HistoryVerdict::Regression))
+    });
     let otherwise = if regressions.is_some() { "otherwise slower" } else { "slower" };
     format!(
         "Rows judged: {judged}, by their last change that stands: {}{} {otherwise}, {} faster, {} \
          with the machine, {} without a change.",
         regressions.unwrap_or_default(),
-        count(Verdict::Slower),
-        count(Verdict::Faster),
-        count(Verdict::Machine),
-        count(Verdict::NoChange),
+        count(HistoryVerdict::Slower),
+        count(HistoryVerdict::Faster),
+        count(HistoryVerdict::Machine),
+        count(HistoryVerdict::NoChange),
     )
 }
 
 /// Rows of the newest result without a verdict.
-pub fn open(history: &History<'_>) -> Option<String> {
-    let few = history.count(|it| it.verdict == Verdict::TooFewRuns);
+pub fn open(history: &JudgedHistory<'_>) -> Option<String> {
+    let few = history.count(|it| it.verdict == HistoryVerdict::TooFewRuns);
     let current = history.series.iter().filter(|it| it.is_current());
     let fewest = current.map(|it| it.series.entries.len()).min().unwrap_or(0);
     // Without an answer, the first number of results that is tested at all.
@@ -223,8 +222,8 @@ pub fn open(history: &History<'_>) -> Option<String> {
         )
     });
     let is_loss = |step: &Step<'_>| step.change.is_loss();
-    let machine =
-        history.count(|it| it.verdict == Verdict::Machine && it.steps.last().is_some_and(is_loss));
+    let machine = history
+        .count(|it| it.verdict == HistoryVerdict::Machine && it.steps.last().is_some_and(is_loss));
     let machine = (machine > 0)
         .then(|| format!("{machine} of the rows cannot be judged: the machine became slower."));
     let all: Vec<_> = [few, machine].into_iter().flatten().collect();
@@ -232,7 +231,7 @@ pub fn open(history: &History<'_>) -> Option<String> {
 }
 
 /// Whether a single row that changes would be missed, however large the change.
-pub fn blind(history: &History<'_>) -> Option<String> {
+pub fn blind(history: &JudgedHistory<'_>) -> Option<String> {
     let by = history.rules.by;
     let tested = || {
         let judged = history.series.iter().filter(move |it| it.series.is_judged(by));
@@ -255,7 +254,7 @@ pub fn blind(history: &History<'_>) -> Option<String> {
 }
 
 /// Rows that the newest result of their work should have.
-pub fn missing(history: &History<'_>) -> Option<String> {
+pub fn missing(history: &JudgedHistory<'_>) -> Option<String> {
     let count = standing(history, Standing::Missing);
     (count > 0).then(|| {
         format!("{count} of the rows cannot be judged: the newest result does not have them.")
@@ -263,7 +262,7 @@ pub fn missing(history: &History<'_>) -> Option<String> {
 }
 
 /// Rows that the newest result of their work has without a figure.
-pub fn stuck(history: &History<'_>) -> Option<String> {
+pub fn stuck(history: &JudgedHistory<'_>) -> Option<String> {
     let count = history.stuck_now;
     (count > 0).then(|| {
         format!(
@@ -274,7 +273,7 @@ pub fn stuck(history: &History<'_>) -> Option<String> {
 }
 
 /// Rows of earlier results only.
-fn ended(history: &History<'_>) -> Option<String> {
+fn ended(history: &JudgedHistory<'_>) -> Option<String> {
     let count = standing(history, Standing::Ended);
     (count > 0).then(|| {
         format!(
@@ -285,12 +284,12 @@ fn ended(history: &History<'_>) -> Option<String> {
 }
 
 /// The number of judged series that stand so.
-fn standing(history: &History<'_>, standing: Standing) -> usize {
+fn standing(history: &JudgedHistory<'_>, standing: Standing) -> usize {
     history.series.iter().filter(|it| it.is_judged && it.standing == standing).count()
 }
 
 /// Differences that make separate series.
-fn apart(history: &History<'_>) -> Option<String> {
+fn apart(history: &JudgedHistory<'_>) -> Option<String> {
     let places = (history.places.len() > 1)
         .then(|| format!("Unlike machines are separate series: {}.", history.places.join("; ")));
     let unlike = (!history.unlike.is_empty())
@@ -300,7 +299,7 @@ fn apart(history: &History<'_>) -> Option<String> {
 }
 
 /// The results that are not in the history.
-fn read(history: &History<'_>) -> Option<String> {
+fn read(history: &JudgedHistory<'_>) -> Option<String> {
     let found = history.found;
     let skipped =
         (!found.skipped.is_empty()).then(|| format!("Skipped: {}.", found.skipped.join("; ")));

@@ -1,7 +1,7 @@
 //! Whether operations of one kind on one file or device run in parallel. Compares the rates of 1, 2
 //! and 8 threads, and counts how many of the 8 wait for a lock.
 
-use super::document::{Concurrency, Target};
+use super::document::{Concurrency, WriteTarget};
 use super::site::Site;
 use super::turns::{ROUNDS, in_turn};
 use super::verdict::verdict;
@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub const TURNS: u64 = ROUNDS as u64 * CREWS.len() as u64;
 
 /// One number of threads for one kind of operation, with its results so far.
-struct Crew<'a> {
+struct ProbeCrew<'a> {
     site: &'a Site,
     threads: usize,
     iops: Vec<f64>,
@@ -35,7 +35,7 @@ struct Crew<'a> {
 /// Compares 1, 2 and 8 threads at each of the sites.
 pub fn of(sites: &[Site], progress: &Progress) -> Result<Vec<Concurrency>> {
     let crews = |site| {
-        CREWS.map(|threads| Crew { site, threads, iops: Vec::new(), looks: Looks::default() })
+        CREWS.map(|threads| ProbeCrew { site, threads, iops: Vec::new(), looks: Looks::default() })
     };
     let mut all: Vec<_> = sites.iter().flat_map(crews).collect();
     in_turn(&mut all, ROUNDS, |crew| {
@@ -48,12 +48,15 @@ pub fn of(sites: &[Site], progress: &Progress) -> Result<Vec<Concurrency>> {
     Ok(all.chunks(CREWS.len()).filter_map(compare).collect())
 }
 
-impl Crew<'_> {
+impl ProbeCrew<'_> {
     /// Operations per second of all threads together.
     fn slice(&mut self) -> Result<f64> {
         self.site.lay_out()?;
-        let shift =
-            Shift { site: self.site, start: Barrier::new(self.threads + 1), is_over: false.into() };
+        let shift = ProbeShift {
+            site: self.site,
+            start: Barrier::new(self.threads + 1),
+            is_over: false.into(),
+        };
         let (shift, (sender, receiver)) = (&shift, mpsc::channel());
         let done = thread::scope(|scope| {
             let start = |number| {
@@ -84,13 +87,13 @@ impl Crew<'_> {
 }
 
 /// The shared state of a crew for one slice of time.
-struct Shift<'a> {
+struct ProbeShift<'a> {
     site: &'a Site,
     start: Barrier,
     is_over: AtomicBool,
 }
 
-impl Shift<'_> {
+impl ProbeShift<'_> {
     /// The number of operations of a thread, and their time. Sends its ID first, even on failure,
     /// because the caller waits for it.
     fn work(&self, number: u64, task: mpsc::Sender<Pid>) -> Result<(u64, Duration)> {
@@ -109,9 +112,9 @@ impl Shift<'_> {
 }
 
 /// The result for one kind of operation, from its crews.
-fn compare(crews: &[Crew<'_>]) -> Option<Concurrency> {
+fn compare(crews: &[ProbeCrew<'_>]) -> Option<Concurrency> {
     let [one, two, eight] = crews else { return None };
-    let ratios = |crew: &Crew<'_>| -> Vec<f64> {
+    let ratios = |crew: &ProbeCrew<'_>| -> Vec<f64> {
         crew.iops.iter().zip(&one.iops).map(|(many, one)| many / one).collect()
     };
     let (ratios_8, waiters) = (ratios(eight), eight.looks.waiters());
@@ -131,5 +134,10 @@ fn compare(crews: &[Crew<'_>]) -> Option<Concurrency> {
 }
 
 /// The kinds that are compared if files can be written.
-pub const TARGETS: [Target; 5] =
-    [Target::Append, Target::Hole, Target::Unwritten, Target::Overwrite, Target::PartialOverwrite];
+pub const TARGETS: [WriteTarget; 5] = [
+    WriteTarget::Append,
+    WriteTarget::Hole,
+    WriteTarget::Unwritten,
+    WriteTarget::Overwrite,
+    WriteTarget::PartialOverwrite,
+];

@@ -1,7 +1,7 @@
 //! The cost of single writes and flushes for one thread, and the number of device requests for
 //! each.
 
-use super::document::{Cost, Flush, Target};
+use super::document::{Cost, Flush, WriteTarget};
 use super::site::Site;
 use super::turns::{ROUNDS, in_turn};
 use crate::bench::latency::Timings;
@@ -20,7 +20,8 @@ const COUNT_MIN: u64 = 20;
 const SLICE_MAX: Duration = Duration::from_millis(200);
 
 /// The timed kinds of writes.
-const TARGETS: [Target; 4] = [Target::Overwrite, Target::Unwritten, Target::Hole, Target::Append];
+const TARGETS: [WriteTarget; 4] =
+    [WriteTarget::Overwrite, WriteTarget::Unwritten, WriteTarget::Hole, WriteTarget::Append];
 
 /// The results for one kind of write so far.
 struct Seen<'a> {

@@ -8,13 +8,14 @@ use crate::meter::machine::Machine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The version of [`Document`].
+/// The version of [`ProbeDocument`].
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The behaviour of direct I/O on one path, one machine, now. Values without a measurement are
 /// empty or null, and `unmeasured` gives the reason.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Document {
+#[schemars(rename = "Document")]
+pub struct ProbeDocument {
     /// The version of this format: 1.
     pub schema_version: u32,
     /// `probe`.
@@ -63,7 +64,8 @@ pub struct Flush {
 /// The target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Target {
+#[schemars(rename = "Target")]
+pub enum WriteTarget {
     /// Over written blocks.
     Overwrite,
     /// Over part of a written block of the file system.
@@ -81,7 +83,7 @@ pub enum Target {
 /// The cost of one direct write of 4 KiB for a single thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
-    pub target: Target,
+    pub target: WriteTarget,
     /// Whether the file was open with O_DSYNC.
     pub is_dsync: bool,
     /// Whether it was stable when the call returned: with O_DSYNC, on a device that stores data.
@@ -106,7 +108,7 @@ pub struct Cost {
 /// The same operation with 1, 2 and 8 threads on one file or device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Concurrency {
-    pub target: Target,
+    pub target: WriteTarget,
     /// Operations per second of one thread, the median over the rounds.
     pub iops_1: f64,
     /// Operations per second of two threads together, the median over the rounds.
@@ -126,13 +128,14 @@ pub struct Concurrency {
     pub overlap_share_8: Option<f64>,
     /// The most frequent kernel function of their waits.
     pub wait_channel: Option<String>,
-    pub verdict: Verdict,
+    pub verdict: ConcurrencyVerdict,
 }
 
 /// Whether operations on one file run in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+#[schemars(rename = "Verdict")]
+pub enum ConcurrencyVerdict {
     RunsConcurrently,
     OneAtATime,
     Undecided,
@@ -166,7 +169,7 @@ pub mod examples {
     use crate::probe::fitness::judge::tests::etcd;
 
     /// An ext4 on a disk with a volatile cache.
-    pub fn document() -> Document {
+    pub fn document() -> ProbeDocument {
         let mut facts = Facts::default();
         facts.know(Topic::FileSystem, "file_system", "kind", "ext4", "/proc/self/mountinfo");
         facts.know(
@@ -188,7 +191,7 @@ pub mod examples {
         facts.know(Topic::Durability, "has_fua", "FUA", false, "queue/fua");
         facts.know(Topic::Abilities, "fallocate", "allocate", true, "fallocate");
         facts.know(Topic::IoUring, "io_uring", "io_uring", "yes", "io_uring_setup");
-        Document {
+        ProbeDocument {
             schema_version: SCHEMA_VERSION,
             kind: "probe".into(),
             machine: Machine::describe("/somewhere".into(), None),
@@ -202,14 +205,14 @@ pub mod examples {
                 flush_clean_ns_p99: 2000,
             }),
             costs: vec![
-                cost(Target::Append, 1_000_000, 3.0, 2.0),
-                cost(Target::Overwrite, 200_000, 2.0, 1.0),
+                cost(WriteTarget::Append, 1_000_000, 3.0, 2.0),
+                cost(WriteTarget::Overwrite, 200_000, 2.0, 1.0),
             ],
             concurrency: vec![
-                concurrency(Target::Append, Verdict::OneAtATime, 0.5),
-                concurrency(Target::Hole, Verdict::OneAtATime, 0.6),
-                concurrency(Target::Unwritten, Verdict::RunsConcurrently, 3.0),
-                concurrency(Target::Overwrite, Verdict::RunsConcurrently, 4.0),
+                concurrency(WriteTarget::Append, ConcurrencyVerdict::OneAtATime, 0.5),
+                concurrency(WriteTarget::Hole, ConcurrencyVerdict::OneAtATime, 0.6),
+                concurrency(WriteTarget::Unwritten, ConcurrencyVerdict::RunsConcurrently, 3.0),
+                concurrency(WriteTarget::Overwrite, ConcurrencyVerdict::RunsConcurrently, 4.0),
             ],
             sync_methods: vec![
                 sync_method("open_datasync", true, 1000.0),
@@ -225,8 +228,8 @@ pub mod examples {
     }
 
     /// The result of `--for`.
-    pub fn fit() -> Document {
-        Document {
+    pub fn fit() -> ProbeDocument {
+        ProbeDocument {
             flush: None,
             costs: Vec::new(),
             concurrency: Vec::new(),
@@ -236,7 +239,7 @@ pub mod examples {
         }
     }
 
-    fn cost(target: Target, write_ns_p50: u64, requests: f64, flushes: f64) -> Cost {
+    fn cost(target: WriteTarget, write_ns_p50: u64, requests: f64, flushes: f64) -> Cost {
         Cost {
             target,
             is_dsync: true,
@@ -251,8 +254,13 @@ pub mod examples {
         }
     }
 
-    pub fn concurrency(target: Target, verdict: Verdict, ratio: f64) -> Concurrency {
-        let waits = |lock, device| if verdict == Verdict::OneAtATime { lock } else { device };
+    pub fn concurrency(
+        target: WriteTarget,
+        verdict: ConcurrencyVerdict,
+        ratio: f64,
+    ) -> Concurrency {
+        let waits =
+            |lock, device| if verdict == ConcurrencyVerdict::OneAtATime { lock } else { device };
         let of = |ratio| Ratio::of(vec![ratio; 5]).unwrap();
         Concurrency {
             target,
@@ -291,7 +299,7 @@ mod tests {
     #[test]
     fn a_document_is_read_back() {
         let document = serde_json::to_value(examples::document()).unwrap();
-        let again: Document = serde_json::from_value(document.clone()).unwrap();
+        let again: ProbeDocument = serde_json::from_value(document.clone()).unwrap();
         assert_eq!(serde_json::to_value(again).unwrap(), document);
         assert_eq!((&document["kind"], &document["schema_version"]), (&"probe".into(), &1.into()));
         assert_eq!(document["concurrency"][0]["verdict"], "one_at_a_time");

@@ -1,21 +1,23 @@
 //! The consequences of a probe for programs with direct I/O, in sentences. Measures nothing.
 
-use super::document::{Concurrency, Cost, Document, SyncMethod, Target, Verdict};
+use super::document::{
+    Concurrency, ConcurrencyVerdict, Cost, ProbeDocument, SyncMethod, WriteTarget,
+};
 use super::table::{per_op, rates};
 use dioxide_diagnose::host::ext4::FAST_COMMIT_WARNING;
 use dioxide_diagnose::words::nanoseconds;
 
 /// The most important first.
-pub fn of(document: &Document) -> Vec<String> {
+pub fn of(document: &ProbeDocument) -> Vec<String> {
     let sentences = [
         not_durable(document),
         fast_commit(document),
         directness(document),
-        concurrency(document, Target::Append),
+        concurrency(document, WriteTarget::Append),
         holes(document),
-        concurrency(document, Target::Overwrite),
-        concurrency(document, Target::PartialOverwrite),
-        concurrency(document, Target::Read),
+        concurrency(document, WriteTarget::Overwrite),
+        concurrency(document, WriteTarget::PartialOverwrite),
+        concurrency(document, WriteTarget::Read),
         durable_costs(document),
         cache(document),
         fastest_sync(document),
@@ -26,15 +28,15 @@ pub fn of(document: &Document) -> Vec<String> {
     sentences.into_iter().flatten().collect()
 }
 
-fn not_durable(document: &Document) -> Option<String> {
+fn not_durable(document: &ProbeDocument) -> Option<String> {
     Some(format!("Nothing is durable here: {}.", document.not_durable.as_ref()?))
 }
 
-fn fast_commit(document: &Document) -> Option<String> {
+fn fast_commit(document: &ProbeDocument) -> Option<String> {
     document.facts.is("fast_commit")?.then(|| FAST_COMMIT_WARNING.into())
 }
 
-fn directness(document: &Document) -> Option<String> {
+fn directness(document: &ProbeDocument) -> Option<String> {
     let told = document.facts.text("is_direct").filter(|told| told.starts_with("no"))?;
     Some(format!(
         "O_DIRECT is not direct here: {}.",
@@ -42,19 +44,19 @@ fn directness(document: &Document) -> Option<String> {
     ))
 }
 
-fn found(document: &Document, target: Target) -> Option<&Concurrency> {
+fn found(document: &ProbeDocument, target: WriteTarget) -> Option<&Concurrency> {
     document.concurrency.iter().find(|one| one.target == target)
 }
 
-fn concurrency(document: &Document, target: Target) -> Option<String> {
+fn concurrency(document: &ProbeDocument, target: WriteTarget) -> Option<String> {
     let one = found(document, target)?;
     let (who, waits) = (plural(target), waits(one));
     Some(match one.verdict {
-        Verdict::RunsConcurrently => format!("{who} run side by side here: {waits}."),
-        Verdict::OneAtATime => {
+        ConcurrencyVerdict::RunsConcurrently => format!("{who} run side by side here: {waits}."),
+        ConcurrencyVerdict::OneAtATime => {
             format!("{who} run one at a time here: {waits}.{}", advice(document, target))
         }
-        Verdict::Undecided => {
+        ConcurrencyVerdict::Undecided => {
             format!("Unknown whether {} run concurrently: {waits}.", lower(who))
         }
     })
@@ -78,50 +80,52 @@ fn lower(sentence: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_lowercase().chain(chars).collect())
 }
 
-fn plural(target: Target) -> &'static str {
+fn plural(target: WriteTarget) -> &'static str {
     match target {
-        Target::Overwrite => "Overwrites in one file",
-        Target::PartialOverwrite => "Overwrites of parts of blocks",
-        Target::Unwritten => "Writes into unwritten space",
-        Target::Hole => "Writes into holes",
-        Target::Append => "Appends to one file",
-        Target::Read => "Reads",
+        WriteTarget::Overwrite => "Overwrites in one file",
+        WriteTarget::PartialOverwrite => "Overwrites of parts of blocks",
+        WriteTarget::Unwritten => "Writes into unwritten space",
+        WriteTarget::Hole => "Writes into holes",
+        WriteTarget::Append => "Appends to one file",
+        WriteTarget::Read => "Reads",
     }
 }
 
-fn advice(document: &Document, target: Target) -> &'static str {
-    let is_no_better =
-        |other| found(document, other).is_none_or(|it| it.verdict == Verdict::OneAtATime);
+fn advice(document: &ProbeDocument, target: WriteTarget) -> &'static str {
+    let is_no_better = |other| {
+        found(document, other).is_none_or(|it| it.verdict == ConcurrencyVerdict::OneAtATime)
+    };
     let grows = document.facts.text("grows_unwritten") == Some("yes");
     match target {
-        Target::Append if is_no_better(Target::Unwritten) => "",
-        Target::Append if grows => {
+        WriteTarget::Append if is_no_better(WriteTarget::Unwritten) => "",
+        WriteTarget::Append if grows => {
             " Allocate the file before it is written, or use dioxide, which does that."
         }
-        Target::Append => " Allocate the file before it is written.",
-        Target::PartialOverwrite if is_no_better(Target::Overwrite) => "",
-        Target::PartialOverwrite => " Write whole blocks.",
+        WriteTarget::Append => " Allocate the file before it is written.",
+        WriteTarget::PartialOverwrite if is_no_better(WriteTarget::Overwrite) => "",
+        WriteTarget::PartialOverwrite => " Write whole blocks.",
         _ => "",
     }
 }
 
 /// Compared with unwritten space, the other way to leave space free.
-fn holes(document: &Document) -> Option<String> {
-    let (hole, unwritten) = (found(document, Target::Hole)?, found(document, Target::Unwritten));
-    let beside = unwritten.filter(|it| it.verdict == Verdict::RunsConcurrently);
+fn holes(document: &ProbeDocument) -> Option<String> {
+    let (hole, unwritten) =
+        (found(document, WriteTarget::Hole)?, found(document, WriteTarget::Unwritten));
+    let beside = unwritten.filter(|it| it.verdict == ConcurrencyVerdict::RunsConcurrently);
     match (hole.verdict, beside) {
-        (Verdict::OneAtATime, Some(unwritten)) => Some(format!(
+        (ConcurrencyVerdict::OneAtATime, Some(unwritten)) => Some(format!(
             "Writes into holes run one at a time here ({}), into unwritten space side by side \
              ({}): use fallocate, not truncate.",
             waits(hole),
             waits(unwritten)
         )),
-        _ => concurrency(document, Target::Hole),
+        _ => concurrency(document, WriteTarget::Hole),
     }
 }
 
 /// Of appends compared with overwrites.
-fn durable_costs(document: &Document) -> Option<String> {
+fn durable_costs(document: &ProbeDocument) -> Option<String> {
     let durable =
         |target| document.costs.iter().find(|cost| cost.target == target && cost.is_durable);
     let words = |cost: &Cost| {
@@ -131,11 +135,11 @@ fn durable_costs(document: &Document) -> Option<String> {
         });
         format!("takes {}{}", nanoseconds(cost.write_ns_p50 as f64), requests.unwrap_or_default())
     };
-    let (append, overwrite) = (durable(Target::Append)?, durable(Target::Overwrite)?);
+    let (append, overwrite) = (durable(WriteTarget::Append)?, durable(WriteTarget::Overwrite)?);
     Some(format!("A durable append of 4 KiB {}; an overwrite {}.", words(append), words(overwrite)))
 }
 
-fn cache(document: &Document) -> Option<String> {
+fn cache(document: &ProbeDocument) -> Option<String> {
     match (document.facts.is("has_volatile_cache")?, document.facts.is("has_fua")) {
         (false, _) => Some("The device reports no volatile cache: flushes cost it nothing.".into()),
         (true, Some(false)) => Some(
@@ -147,7 +151,7 @@ fn cache(document: &Document) -> Option<String> {
 }
 
 /// Names the fastest method only if each of its rounds was faster than all rounds of the others.
-fn fastest_sync(document: &Document) -> Option<String> {
+fn fastest_sync(document: &ProbeDocument) -> Option<String> {
     let is_compared = |it: &&SyncMethod| it.is_durable && it.writes == 1 && it.ops_per_s > 0.0;
     let mut methods: Vec<_> = document.sync_methods.iter().filter(is_compared).collect();
     methods.sort_by(|one, other| other.ops_per_s.total_cmp(&one.ops_per_s));
@@ -171,19 +175,19 @@ fn fastest_sync(document: &Document) -> Option<String> {
     })
 }
 
-fn growth(document: &Document) -> Option<String> {
+fn growth(document: &ProbeDocument) -> Option<String> {
     let told = document.facts.text("grows_unwritten")?;
     let why = told.strip_prefix("no: ")?;
     Some(format!("dioxide does not grow files ahead here by default: {why}."))
 }
 
-fn io_uring(document: &Document) -> Option<String> {
+fn io_uring(document: &ProbeDocument) -> Option<String> {
     let why = document.facts.text("io_uring")?.strip_prefix("no: ")?;
     Some(format!("io_uring cannot be used ({why}): dioxide's queues make plain calls instead."))
 }
 
 /// Facts that need root.
-fn root(document: &Document) -> Option<String> {
+fn root(document: &ProbeDocument) -> Option<String> {
     let forbidden =
         |why: &str| why.contains("Permission denied") || why.contains("Operation not permitted");
     let names: Vec<_> = document
@@ -205,7 +209,7 @@ mod tests {
     use super::super::facts::Topic;
     use super::*;
 
-    fn said(document: &Document) -> String {
+    fn said(document: &ProbeDocument) -> String {
         of(document).join("\n")
     }
 
@@ -235,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_winner_was_named_from_noise() {
-        let with = |rates: &[(&str, f64)]| Document {
+        let with = |rates: &[(&str, f64)]| ProbeDocument {
             sync_methods: rates
                 .iter()
                 .map(|(name, ops_per_s)| examples::sync_method(name, true, *ops_per_s))
@@ -246,7 +250,7 @@ mod tests {
         assert!(!noisy.contains("The fastest way") && noisy.contains("No single way"), "{noisy}");
         let clear = said(&with(&[("open_sync", 100.0), ("fsync", 170.0)]));
         assert!(clear.contains("now is fsync, 170 (153..187) times per second."), "{clear}");
-        let nowhere = said(&Document { not_durable: Some("tmpfs".into()), ..with(&[]) });
+        let nowhere = said(&ProbeDocument { not_durable: Some("tmpfs".into()), ..with(&[]) });
         assert!(nowhere.starts_with("Nothing is durable here: tmpfs."), "{nowhere}");
     }
 
@@ -270,7 +274,7 @@ mod tests {
     fn nothing_is_advised_that_does_not_help() {
         let mut document = examples::document();
         document.concurrency[2] =
-            examples::concurrency(Target::Unwritten, Verdict::OneAtATime, 1.0);
+            examples::concurrency(WriteTarget::Unwritten, ConcurrencyVerdict::OneAtATime, 1.0);
         let text = said(&document);
         assert!(text.contains("what one does.\n") && !text.contains("Allocate"), "{text}");
     }
@@ -290,7 +294,7 @@ mod tests {
         facts.know(Topic::IoUring, "io_uring", "", "no: Operation not permitted", "");
         facts.tell(Topic::FileSystem, "journal", "journal", Err::<u64, _>("Permission denied"), "");
         document.facts = facts;
-        document.concurrency[3].verdict = Verdict::Undecided;
+        document.concurrency[3].verdict = ConcurrencyVerdict::Undecided;
         document
             .unmeasured
             .push("Nothing was tried or measured: this user may not write here.".into());

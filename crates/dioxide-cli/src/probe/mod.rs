@@ -36,7 +36,7 @@ use crate::report::html;
 use crate::terminal::Terminal;
 use crate::units;
 use anyhow::{Context, Result, anyhow, bail};
-use document::{Document, SCHEMA_VERSION, Target};
+use document::{ProbeDocument, SCHEMA_VERSION, WriteTarget};
 use facts::{Facts, Topic};
 use fitness::judge::Outcome;
 use rustix::fs::OFlags;
@@ -44,7 +44,7 @@ use rustix::io::Errno;
 use site::Site;
 use std::fs::File;
 use std::io;
-use subject::{Kind, Subject};
+use subject::{Subject, SubjectKind};
 
 /// Looks, tries, measures, reports. With `--for`, only a verdict has the exit code 1.
 pub fn run(args: &args::Probe) -> Result<()> {
@@ -61,7 +61,10 @@ pub fn run(args: &args::Probe) -> Result<()> {
 }
 
 /// Writes and prints what `measure` finds.
-fn report(args: &args::Probe, measure: impl FnOnce() -> Result<Document>) -> Result<Document> {
+fn report(
+    args: &args::Probe,
+    measure: impl FnOnce() -> Result<ProbeDocument>,
+) -> Result<ProbeDocument> {
     output::check(&args.output.wanted(), &[])?;
     let document = measure()?;
     let texts = output::texts(&args.output, &document, || html::probe::page(&document))?;
@@ -71,10 +74,10 @@ fn report(args: &args::Probe, measure: impl FnOnce() -> Result<Document>) -> Res
 }
 
 /// Facts that need no trial, and the load of a system.
-fn fit(args: &args::Probe, system: args::System) -> Result<Document> {
+fn fit(args: &args::Probe, system: args::SystemArg) -> Result<ProbeDocument> {
     let subject = Subject::of(&args.path)?;
     let mut document = begin(&subject);
-    let Kind::Directory { place, .. } = &subject.kind else {
+    let SubjectKind::Directory { place, .. } = &subject.kind else {
         bail!("{}: a device is only read; name a directory on it", subject.path.display());
     };
     let place = place.as_ref().map_err(|why| anyhow!("{}: {why}", subject.path.display()))?;
@@ -87,9 +90,9 @@ fn fit(args: &args::Probe, system: args::System) -> Result<Document> {
 }
 
 /// The facts about the devices.
-fn begin(subject: &Subject) -> Document {
+fn begin(subject: &Subject) -> ProbeDocument {
     let disk = subject.device.and_then(Disk::find);
-    let mut document = Document {
+    let mut document = ProbeDocument {
         schema_version: SCHEMA_VERSION,
         kind: "probe".into(),
         machine: Machine::describe(subject.path.display().to_string(), disk.as_ref()),
@@ -108,11 +111,11 @@ fn begin(subject: &Subject) -> Document {
     document
 }
 
-fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {
+fn probe(subject: &Subject, is_quick: bool) -> Result<ProbeDocument> {
     let mut document = begin(subject);
     ring::look(&mut document.facts);
     match &subject.kind {
-        Kind::Directory { place, file } => {
+        SubjectKind::Directory { place, file } => {
             filesystem::look(subject, &mut document.facts);
             if let Some(file) = file {
                 named::look(file, &mut document.facts);
@@ -134,8 +137,8 @@ fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {
                 }
             }
         }
-        Kind::Device(Ok(device)) => on_a_device(device, subject, is_quick, &mut document)?,
-        Kind::Device(Err(why)) => {
+        SubjectKind::Device(Ok(device)) => on_a_device(device, subject, is_quick, &mut document)?,
+        SubjectKind::Device(Err(why)) => {
             document.unmeasured.push(format!("The device was not read: {why}."))
         }
     }
@@ -161,7 +164,7 @@ fn is_for_want_of_space(error: &anyhow::Error) -> bool {
 }
 
 /// The statements of the top device.
-fn durability(document: &mut Document) {
+fn durability(document: &mut ProbeDocument) {
     let Some(top) = document.devices.iter().find(|layer| !layer.is_path()) else { return };
     let queue = |attribute| format!("/sys/block/{}/queue/{attribute}", top.name);
     let silent = "the device does not say";
@@ -185,7 +188,7 @@ fn on_a_file_system(
     place: &BenchTarget,
     directory: &std::path::Path,
     is_quick: bool,
-    document: &mut Document,
+    document: &mut ProbeDocument,
 ) -> Result<()> {
     let facts = &mut document.facts;
     let why_not_direct = filesystem::ask_the_library(place, facts)?;
@@ -230,7 +233,7 @@ fn on_a_file_system(
 }
 
 /// Whether direct I/O accepts the measured block size.
-fn takes_blocks(document: &mut Document) -> bool {
+fn takes_blocks(document: &mut ProbeDocument) -> bool {
     let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
     if unit > site::BLOCK_BYTES {
         let unit = units::size(unit);
@@ -241,14 +244,14 @@ fn takes_blocks(document: &mut Document) -> bool {
     unit <= site::BLOCK_BYTES
 }
 
-fn measure(place: &BenchTarget, document: &mut Document) -> Result<()> {
+fn measure(place: &BenchTarget, document: &mut ProbeDocument) -> Result<()> {
     let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
     let site = |target| Site::new(place, target, unit).transpose();
     let sites = concurrency::TARGETS.into_iter().filter_map(site).collect::<Result<Vec<_>>>()?;
     let progress = Progress::of(
         cost::turns(&sites) + sites.len() as u64 * concurrency::TURNS + sync_methods::TURNS,
     );
-    if let Some(written) = sites.iter().find(|site| site.target == Target::Overwrite) {
+    if let Some(written) = sites.iter().find(|site| site.target == WriteTarget::Overwrite) {
         document.flush = Some(cost::of_flushes(written, &progress)?);
     }
     document.costs = cost::of_writes(place, &sites, &progress)?;
@@ -262,7 +265,7 @@ fn on_a_device(
     device: &File,
     subject: &Subject,
     is_quick: bool,
-    document: &mut Document,
+    document: &mut ProbeDocument,
 ) -> Result<()> {
     alignment::as_stated(device, &mut document.facts);
     alignment::of_reads(device, &mut document.facts);

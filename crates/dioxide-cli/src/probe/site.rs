@@ -1,7 +1,7 @@
 //! A scratch file prepared for one kind of write, and the offset of the next one. Shared by the
 //! threads of a crew.
 
-use super::document::Target;
+use super::document::WriteTarget;
 use crate::bench::place::{BenchTarget, RunFile};
 use anyhow::{Context, Result};
 use dioxide::Buffer;
@@ -20,15 +20,15 @@ pub const ROOM_BYTES: u64 = 6 * SITE_BYTES;
 
 /// A prepared file.
 pub struct Site {
-    pub target: Target,
-    file: Below,
+    pub target: WriteTarget,
+    file: SiteFile,
     /// The size of a partial write, and its offset in its block.
     part_bytes: u64,
     /// Writes since the file was prepared.
     count: AtomicU64,
 }
 
-enum Below {
+enum SiteFile {
     Scratch(RunFile),
     /// Read only, this number of bytes.
     Device(File, u64),
@@ -44,38 +44,47 @@ pub struct Opened<'a> {
 
 impl Site {
     /// Prepares a file for this kind of write. None if the file system cannot.
-    pub fn new(place: &BenchTarget, target: Target, offset_bytes: u64) -> Result<Option<Self>> {
+    pub fn new(
+        place: &BenchTarget,
+        target: WriteTarget,
+        offset_bytes: u64,
+    ) -> Result<Option<Self>> {
         let ground = place.prepare()?;
         match target {
-            Target::Overwrite => ground.fill(SITE_BYTES)?,
-            Target::PartialOverwrite if offset_bytes >= BLOCK_BYTES => return Ok(None),
-            Target::PartialOverwrite => ground.fill(SITE_BYTES)?,
-            Target::Unwritten if ground.preallocate(BLOCK_BYTES).is_err() => return Ok(None),
-            Target::Unwritten | Target::Hole | Target::Append | Target::Read => {}
+            WriteTarget::Overwrite => ground.fill(SITE_BYTES)?,
+            WriteTarget::PartialOverwrite if offset_bytes >= BLOCK_BYTES => return Ok(None),
+            WriteTarget::PartialOverwrite => ground.fill(SITE_BYTES)?,
+            WriteTarget::Unwritten if ground.preallocate(BLOCK_BYTES).is_err() => return Ok(None),
+            WriteTarget::Unwritten
+            | WriteTarget::Hole
+            | WriteTarget::Append
+            | WriteTarget::Read => {}
         }
-        let file = Below::Scratch(ground);
+        let file = SiteFile::Scratch(ground);
         Ok(Some(Self { target, file, part_bytes: offset_bytes, count: AtomicU64::new(0) }))
     }
 
     /// Reads of a device.
     pub fn of_device(device: File, size_bytes: u64) -> Self {
-        let file = Below::Device(device, size_bytes);
-        Self { target: Target::Read, file, part_bytes: BLOCK_BYTES, count: AtomicU64::new(0) }
+        let file = SiteFile::Device(device, size_bytes);
+        Self { target: WriteTarget::Read, file, part_bytes: BLOCK_BYTES, count: AtomicU64::new(0) }
     }
 
     /// Restores the initial state before each slice of time.
     pub fn lay_out(&self) -> Result<()> {
         self.count.store(0, Relaxed);
-        let Below::Scratch(ground) = &self.file else { return Ok(()) };
+        let SiteFile::Scratch(ground) = &self.file else { return Ok(()) };
         match self.target {
-            Target::Overwrite | Target::PartialOverwrite | Target::Read => return Ok(()),
-            Target::Append => ground.open_cached()?.set_len(0)?,
-            Target::Hole => {
+            WriteTarget::Overwrite | WriteTarget::PartialOverwrite | WriteTarget::Read => {
+                return Ok(());
+            }
+            WriteTarget::Append => ground.open_cached()?.set_len(0)?,
+            WriteTarget::Hole => {
                 let file = ground.open_cached()?;
                 file.set_len(0)?;
                 file.set_len(SITE_BYTES)?;
             }
-            Target::Unwritten => {
+            WriteTarget::Unwritten => {
                 ground.open_cached()?.set_len(0)?;
                 ground.preallocate(SITE_BYTES).context("fallocate")?;
             }
@@ -85,16 +94,16 @@ impl Site {
 
     fn size_bytes(&self) -> u64 {
         match self.file {
-            Below::Scratch(_) => SITE_BYTES,
-            Below::Device(_, bytes) => bytes,
+            SiteFile::Scratch(_) => SITE_BYTES,
+            SiteFile::Device(_, bytes) => bytes,
         }
     }
 
     /// For one thread, with a unique number.
     pub fn open(&self, flags: OFlags, thread: u64) -> Result<Opened<'_>> {
         let file = match &self.file {
-            Below::Scratch(ground) => ground.open(flags)?,
-            Below::Device(device, _) => device.try_clone()?,
+            SiteFile::Scratch(ground) => ground.open(flags)?,
+            SiteFile::Device(device, _) => device.try_clone()?,
         };
         let memory = Buffer::zeroed(BLOCK_BYTES as usize);
         Ok(Opened { site: self, file, memory, rng: Rng::with_seed(thread) })
@@ -106,9 +115,9 @@ impl Opened<'_> {
     pub fn step(&mut self) -> Result<bool> {
         let site = self.site;
         let (offset, bytes) = match site.target {
-            Target::Overwrite | Target::Read => (self.any_block(), BLOCK_BYTES),
-            Target::PartialOverwrite => (self.any_block() + site.part_bytes, site.part_bytes),
-            Target::Unwritten | Target::Hole | Target::Append => {
+            WriteTarget::Overwrite | WriteTarget::Read => (self.any_block(), BLOCK_BYTES),
+            WriteTarget::PartialOverwrite => (self.any_block() + site.part_bytes, site.part_bytes),
+            WriteTarget::Unwritten | WriteTarget::Hole | WriteTarget::Append => {
                 (site.count.fetch_add(1, Relaxed) * BLOCK_BYTES, BLOCK_BYTES)
             }
         };
@@ -117,7 +126,7 @@ impl Opened<'_> {
         }
         let memory = &mut self.memory[..bytes as usize];
         match site.target {
-            Target::Read => self.file.read_exact_at(memory, offset),
+            WriteTarget::Read => self.file.read_exact_at(memory, offset),
             _ => self.file.write_all_at(memory, offset),
         }
         .with_context(|| format!("{bytes} bytes at {offset}"))?;

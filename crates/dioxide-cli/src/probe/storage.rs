@@ -1,6 +1,6 @@
 //! Whether the place stores data at all, from the facts and the device stack. Pure.
 
-use super::document::Document;
+use super::document::ProbeDocument;
 
 /// File systems in memory.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "hugetlbfs"];
@@ -12,7 +12,7 @@ const DEVICES_IN_MEMORY: [(&str, &str); 3] = [
 ];
 
 /// Notes the reason why nothing is durable here, and withdraws what is called durable.
-pub fn judge(document: &mut Document) {
+pub fn judge(document: &mut ProbeDocument) {
     document.not_durable = why_not_durable(document);
     if document.not_durable.is_some() {
         document.costs.iter_mut().for_each(|cost| cost.is_durable = false);
@@ -21,12 +21,12 @@ pub fn judge(document: &mut Document) {
 }
 
 /// Why data that a flush confirmed may be lost here.
-pub fn loses_data(document: &Document) -> Option<&'static str> {
+pub fn loses_data(document: &ProbeDocument) -> Option<&'static str> {
     (document.facts.is("fast_commit") == Some(true))
         .then_some("fdatasync may return early on ext4 with fast commits")
 }
 
-fn why_not_durable(document: &Document) -> Option<String> {
+fn why_not_durable(document: &ProbeDocument) -> Option<String> {
     let facts = &document.facts;
     let in_memory = |fs: &str| format!("{fs} keeps files in memory");
     let fs = facts.text("file_system").filter(|fs| IN_MEMORY.contains(fs));
@@ -66,7 +66,7 @@ mod tests {
     use super::super::layer::Layer;
     use super::*;
 
-    fn place(fs: &str, layers: &[(&str, &str, Option<&str>)]) -> Document {
+    fn place(fs: &str, layers: &[(&str, &str, Option<&str>)]) -> ProbeDocument {
         let mut facts = Facts::default();
         facts.know(Topic::FileSystem, "file_system", "kind", fs, "/proc/self/mountinfo");
         let layer = |&(name, kind, description): &(&str, &str, Option<&str>)| Layer {
@@ -75,10 +75,10 @@ mod tests {
             description: description.map(str::to_owned),
             ..Layer::default()
         };
-        Document { facts, devices: layers.iter().map(layer).collect(), ..examples::document() }
+        ProbeDocument { facts, devices: layers.iter().map(layer).collect(), ..examples::document() }
     }
 
-    fn why(mut document: Document) -> String {
+    fn why(mut document: ProbeDocument) -> String {
         judge(&mut document);
         let is_durable = document.costs.iter().any(|cost| cost.is_durable)
             || document.sync_methods.iter().any(|method| method.is_durable);

@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 pub struct Subject {
     /// The given path, made absolute.
     pub path: PathBuf,
-    pub kind: Kind,
+    pub kind: SubjectKind,
     /// Its mount; None for a device.
     pub mount: Option<Mount>,
     /// The top of the device stack. None if there is none, or none is visible.
     pub device: Option<u64>,
 }
 
-pub enum Kind {
+pub enum SubjectKind {
     /// A target for writes, or why there is none.
     Directory { place: Result<BenchTarget, String>, file: Option<File> },
     /// Open for direct reads, or why not.
@@ -36,7 +36,8 @@ impl Subject {
         let status = stat(&path).with_context(name)?;
         match FileType::from_raw_mode(status.st_mode) {
             FileType::BlockDevice => {
-                let kind = Kind::Device(open_device(&path).map_err(|errno| errno.to_string()));
+                let kind =
+                    SubjectKind::Device(open_device(&path).map_err(|errno| errno.to_string()));
                 Ok(Self { path, kind, mount: None, device: Some(status.st_rdev) })
             }
             FileType::Directory => Self::in_directory(&path, None),
@@ -66,7 +67,12 @@ impl Subject {
             Ok(place) => Ok(place),
             Err(error) => Err(why_nothing_is_written(error)?),
         };
-        Ok(Self { path: path.to_owned(), kind: Kind::Directory { place, file }, mount, device })
+        Ok(Self {
+            path: path.to_owned(),
+            kind: SubjectKind::Directory { place, file },
+            mount,
+            device,
+        })
     }
 
     /// The directory itself, or that of the file.
@@ -113,6 +119,6 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let subject = Subject::of(file.path()).unwrap();
         assert_eq!(Some(subject.directory()), file.path().parent());
-        assert!(matches!(subject.kind, Kind::Directory { place: Ok(_), file: Some(_) }));
+        assert!(matches!(subject.kind, SubjectKind::Directory { place: Ok(_), file: Some(_) }));
     }
 }

@@ -6,7 +6,7 @@ use super::turns::{ROUNDS, in_turn};
 use crate::bench::place::{BenchTarget, O_DSYNC, RunFile};
 use crate::bench::progress::Progress;
 use crate::bench::ratio::Ratio;
-use crate::sync_ring::{Ring, Sync};
+use crate::sync_ring::{Ring, RingSync};
 use crate::sys::sync_file_range;
 use anyhow::Result;
 use dioxide::Buffer;
@@ -36,7 +36,7 @@ enum Make {
     /// Plain writes, followed by this, if any.
     Then(fn(&File) -> rustix::io::Result<()>),
     Dsync,
-    Ring(Sync),
+    Ring(RingSync),
 }
 
 const METHODS: [Method; 9] = [
@@ -45,8 +45,8 @@ const METHODS: [Method; 9] = [
     method("fsync", OFlags::empty(), Make::Then(|file| fsync(file))),
     method("open_sync", OFlags::SYNC, Make::Then(|_| Ok(()))),
     method("RWF_DSYNC", OFlags::empty(), Make::Dsync),
-    method("io_uring, linked fdatasync", OFlags::empty(), Make::Ring(Sync::LinkedFdatasync)),
-    method("io_uring, RWF_DSYNC", OFlags::empty(), Make::Ring(Sync::RwfDsync)),
+    method("io_uring, linked fdatasync", OFlags::empty(), Make::Ring(RingSync::LinkedFdatasync)),
+    method("io_uring, RWF_DSYNC", OFlags::empty(), Make::Ring(RingSync::RwfDsync)),
     Method {
         is_durable: false,
         ..method("sync_file_range", OFlags::empty(), Make::Then(sync_file_range))

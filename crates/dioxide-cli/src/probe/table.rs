@@ -1,6 +1,8 @@
 //! The results of a probe for people: tables, and sentences below.
 
-use super::document::{Concurrency, Cost, Document, Flush, SyncMethod, Target, Verdict};
+use super::document::{
+    Concurrency, ConcurrencyVerdict, Cost, Flush, ProbeDocument, SyncMethod, WriteTarget,
+};
 use super::facts::{Fact, Facts, Topic, Value};
 use super::fitness::judge::{Check, Fitness, Latencies, Outcome};
 use super::layer::Layer;
@@ -24,7 +26,7 @@ pub const TOPICS: [Topic; 7] = [
 ];
 
 /// Everything.
-pub fn print(document: &Document, out: &mut Page) -> Result<()> {
+pub fn print(document: &ProbeDocument, out: &mut Page) -> Result<()> {
     let width = out.width();
     if let Some(fitness) = &document.fitness {
         let [verdict, figures @ ..] = of_fitness(fitness);
@@ -230,14 +232,14 @@ pub fn of_flush(flush: &Flush) -> Grid {
 }
 
 /// The operation, in words.
-pub fn target(target: Target) -> &'static str {
+pub fn target(target: WriteTarget) -> &'static str {
     match target {
-        Target::Overwrite => "overwrite",
-        Target::PartialOverwrite => "overwrite part of a block",
-        Target::Unwritten => "write into unwritten space",
-        Target::Hole => "write into a hole",
-        Target::Append => "append",
-        Target::Read => "read",
+        WriteTarget::Overwrite => "overwrite",
+        WriteTarget::PartialOverwrite => "overwrite part of a block",
+        WriteTarget::Unwritten => "write into unwritten space",
+        WriteTarget::Hole => "write into a hole",
+        WriteTarget::Append => "append",
+        WriteTarget::Read => "read",
     }
 }
 
@@ -273,11 +275,11 @@ pub fn of_costs(costs: &[Cost]) -> Grid {
 }
 
 /// In words.
-pub fn verdict(verdict: Verdict) -> &'static str {
+pub fn verdict(verdict: ConcurrencyVerdict) -> &'static str {
     match verdict {
-        Verdict::RunsConcurrently => "runs concurrently",
-        Verdict::OneAtATime => "one at a time",
-        Verdict::Undecided => "undecided",
+        ConcurrencyVerdict::RunsConcurrently => "runs concurrently",
+        ConcurrencyVerdict::OneAtATime => "one at a time",
+        ConcurrencyVerdict::Undecided => "undecided",
     }
 }
 
@@ -309,7 +311,7 @@ pub fn of_concurrency(all: &[Concurrency]) -> Grid {
         .with_optional(vec![5, 3, 1, 6, 7, 8, 10, 2, 4])
 }
 
-pub fn title_of_sync_methods(document: &Document) -> &'static str {
+pub fn title_of_sync_methods(document: &ProbeDocument) -> &'static str {
     match document.not_durable {
         None => "Ways to make 8 KiB durable",
         Some(_) => "Ways to sync 8 KiB",

@@ -8,7 +8,7 @@
 //! processor busy; eight threads then do no more than two. Rates decide only if threads wait for
 //! neither, or waits are not visible.
 
-use super::document::Verdict;
+use super::document::ConcurrencyVerdict;
 use super::waits::Waiters;
 
 /// Of eight threads that run one at a time, seven wait. Some are runnable if processors are scarce.
@@ -25,24 +25,24 @@ const GAIN_MIN: f64 = 1.5;
 const NO_GAIN_MAX: f64 = 1.2;
 
 /// From the ratios of eight threads to one, round by round, and the waits of the eight, if visible.
-pub fn verdict(ratios: &[f64], waiters: Option<Waiters>) -> Verdict {
+pub fn verdict(ratios: &[f64], waiters: Option<Waiters>) -> ConcurrencyVerdict {
     let gains = most(ratios, |ratio| ratio >= GAIN_MIN);
     let Some(Waiters { lock, device, overlap }) = waiters else {
         let gains_nothing = most(ratios, |ratio| ratio <= NO_GAIN_MAX);
         return match (gains, gains_nothing) {
-            (true, _) => Verdict::RunsConcurrently,
-            (_, true) => Verdict::OneAtATime,
-            _ => Verdict::Undecided,
+            (true, _) => ConcurrencyVerdict::RunsConcurrently,
+            (_, true) => ConcurrencyVerdict::OneAtATime,
+            _ => ConcurrencyVerdict::Undecided,
         };
     };
     if lock >= LOCK_WAITERS_MIN && device <= DEVICE_WAITERS_ALONE_MAX {
-        Verdict::OneAtATime
+        ConcurrencyVerdict::OneAtATime
     } else if lock <= LOCK_WAITERS_RARE_MAX && overlap >= OVERLAP_MIN
         || lock <= LOCK_WAITERS_NONE_MAX && gains
     {
-        Verdict::RunsConcurrently
+        ConcurrencyVerdict::RunsConcurrently
     } else {
-        Verdict::Undecided
+        ConcurrencyVerdict::Undecided
     }
 }
 
@@ -54,7 +54,7 @@ fn most(ratios: &[f64], is_so: impl Fn(f64) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Verdict::*;
+    use super::ConcurrencyVerdict::*;
     use super::*;
 
     const SCATTERED: [f64; 5] = [0.3, 7.0, 1.0, 0.6, 2.0];

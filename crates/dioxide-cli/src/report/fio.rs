@@ -66,7 +66,7 @@ fn named(file: &Path, path: &str) -> PathBuf {
 
 /// The whole document.
 #[derive(Serialize)]
-struct Document {
+struct FioDocument {
     #[serde(rename = "fio version")]
     version: String,
     timestamp: u64,
@@ -74,7 +74,7 @@ struct Document {
     time: String,
     #[serde(rename = "global options")]
     options: Pairs<String>,
-    jobs: Vec<Job>,
+    jobs: Vec<FioJob>,
     disk_util: [(); 0],
 }
 
@@ -90,7 +90,7 @@ impl<T: Serialize> Serialize for Pairs<T> {
 
 /// A row of the results.
 #[derive(Serialize)]
-struct Job {
+struct FioJob {
     jobname: String,
     groupid: usize,
     error: u32,
@@ -99,9 +99,9 @@ struct Job {
     elapsed: u64,
     #[serde(rename = "job options")]
     options: Pairs<String>,
-    read: Direction,
-    write: Direction,
-    trim: Direction,
+    read: FioDirection,
+    write: FioDirection,
+    trim: FioDirection,
     sync: Syncs,
     /// In milliseconds, all threads together.
     job_runtime: u64,
@@ -122,7 +122,7 @@ struct Job {
 /// Reads, writes or trims. Rates are of all rounds together; bandwidth is in KiB per second unless
 /// its name says bytes.
 #[derive(Default, Serialize)]
-struct Direction {
+struct FioDirection {
     io_bytes: u64,
     io_kbytes: u64,
     bw_bytes: u64,
@@ -133,9 +133,9 @@ struct Direction {
     total_ios: u64,
     short_ios: u64,
     drop_ios: u64,
-    slat_ns: Latency,
-    clat_ns: Latency,
-    lat_ns: Latency,
+    slat_ns: FioLatency,
+    clat_ns: FioLatency,
+    lat_ns: FioLatency,
     bw_min: u64,
     bw_max: u64,
     /// Percent of the group's bandwidth; the group is this job alone.
@@ -151,7 +151,7 @@ struct Direction {
 }
 
 #[derive(Default, Serialize)]
-struct Latency {
+struct FioLatency {
     min: u64,
     max: u64,
     mean: f64,
@@ -169,15 +169,15 @@ struct Latency {
 #[derive(Default, Serialize)]
 struct Syncs {
     total_ios: u64,
-    lat_ns: Latency,
+    lat_ns: FioLatency,
 }
 
 /// The rows of a path in fio's format.
-fn document(report: &Report, path: &str) -> Document {
+fn document(report: &Report, path: &str) -> FioDocument {
     let rows = report.rows.iter().filter(|row| row.route.name() == path);
     let began = humantime::parse_rfc3339(&report.machine.date).ok();
     let since = began.and_then(|began| began.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-    Document {
+    FioDocument {
         version: format!("dioxide-{}", report.machine.dioxide_version),
         timestamp: since.as_secs(),
         timestamp_ms: since.as_millis() as u64,
@@ -200,12 +200,12 @@ fn pairs<T, const N: usize>(pairs: [(&str, T); N]) -> Pairs<T> {
     Pairs(pairs.map(|(key, value)| (key.to_owned(), value)).into())
 }
 
-fn job(nth: usize, row: &Row) -> Job {
+fn job(nth: usize, row: &Row) -> FioJob {
     let time: Duration = row.runs.iter().map(|run| run.elapsed).sum();
     let threads = row.point.threads(row.route);
     let of_a_thread = |percent: fn(&Figures) -> f64| row.median(percent) / threads as f64;
     let shares = |unit_ns, bounds: &[u64]| shares(&row.timings.clat, unit_ns, bounds);
-    Job {
+    FioJob {
         jobname: name(row),
         groupid: nth,
         error: 0,
@@ -214,7 +214,7 @@ fn job(nth: usize, row: &Row) -> Job {
         options: options(row),
         read: direction(row, &row.reads, |run| run.read_iops, time),
         write: direction(row, &row.writes, |run| run.write_iops, time),
-        trim: Direction::default(),
+        trim: FioDirection::default(),
         sync: Syncs::default(),
         job_runtime: time.as_millis() as u64 * threads as u64,
         usr_cpu: of_a_thread(|run| run.usr_cpu),
@@ -281,10 +281,15 @@ fn options(row: &Row) -> Pairs<String> {
 }
 
 /// The operations of `row` in one direction, over the time of all rounds.
-fn direction(row: &Row, timings: &Timings, iops: fn(&Figures) -> f64, time: Duration) -> Direction {
+fn direction(
+    row: &Row,
+    timings: &Timings,
+    iops: fn(&Figures) -> f64,
+    time: Duration,
+) -> FioDirection {
     let (count, seconds) = (timings.clat.len(), time.as_secs_f64());
     if count == 0 {
-        return Direction::default();
+        return FioDirection::default();
     }
     let bytes: f64 = row.runs.iter().map(|run| run.bw_bytes * run.elapsed.as_secs_f64()).sum();
     let ops: u64 = row.runs.iter().map(|run| run.ops).sum();
@@ -294,7 +299,7 @@ fn direction(row: &Row, timings: &Timings, iops: fn(&Figures) -> f64, time: Dura
     let rates = Samples::of(row.runs.iter().map(iops));
     let bandwidths = Samples::of(row.runs.iter().map(|run| iops(run) * bytes_per_op / 1024.0));
     let lat = timings.lat.as_ref().unwrap_or(&timings.clat);
-    Direction {
+    FioDirection {
         io_bytes,
         io_kbytes: io_bytes >> 10,
         bw_bytes: bw_bytes.round() as u64,
@@ -304,8 +309,8 @@ fn direction(row: &Row, timings: &Timings, iops: fn(&Figures) -> f64, time: Dura
         total_ios: count,
         short_ios: 0,
         drop_ios: 0,
-        slat_ns: Latency::default(),
-        clat_ns: Latency {
+        slat_ns: FioLatency::default(),
+        clat_ns: FioLatency {
             percentile: Some(percentiles(&timings.clat)),
             bins: Some(bins(&timings.clat)),
             ..latency(&timings.clat)
@@ -347,9 +352,9 @@ impl Samples {
     }
 }
 
-fn latency(all: &Latencies) -> Latency {
+fn latency(all: &Latencies) -> FioLatency {
     let (mean, stddev) = (all.mean(), all.stdev());
-    Latency {
+    FioLatency {
         min: all.min(),
         max: all.max(),
         mean,

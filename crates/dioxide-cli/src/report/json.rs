@@ -28,7 +28,7 @@ pub struct Document<'a> {
     machine: &'a Machine,
     /// The name that `--label` gave the result, such as a commit.
     label: Option<&'a str>,
-    results: Vec<Outcome<'a>>,
+    results: Vec<ResultRow<'a>>,
 }
 
 const SCHEMA_VERSION: u32 = 1;
@@ -36,7 +36,8 @@ const KIND: &str = "bench";
 
 /// One row. Values that do not apply, or are unknown, are null.
 #[derive(Serialize, JsonSchema)]
-struct Outcome<'a> {
+#[schemars(rename = "Outcome")]
+struct ResultRow<'a> {
     scenario: &'static str,
     path: &'static str,
     backend: &'static str,
@@ -156,14 +157,14 @@ pub fn document(report: &Report) -> Document<'_> {
     }
 }
 
-fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
+fn outcome<'a>(report: &'a Report, row: &Row) -> ResultRow<'a> {
     let ratio_to = |route| rival(&report.rows, row, route);
     let one_way = |of, timings| row.point.rwmixread.map(|_| one_way(row, of, timings));
     let rounded = |count: Option<f64>| count.map(|count| count.round() as u64);
     let counted = |of: fn(&Stats) -> u64| {
         rounded(row.median_known(|run| run.stats.as_ref().map(|stats| of(stats) as f64)))
     };
-    Outcome {
+    ResultRow {
         scenario: row.point.scenario.name(),
         path: row.route.name(),
         backend: backend_name(row.point.backend),

@@ -17,7 +17,7 @@ pub(super) const SIZE_DEFAULT_MAX_BYTES: u64 = 256 << 20;
 impl Plan {
     pub(super) fn copy(args: &args::BenchCopy) -> Result<Self> {
         let place = BenchTarget::directory(&args.dir)?;
-        let pace = args::Pace { runtime: args.runtime, rounds: args.rounds, rate: None };
+        let pace = args::PaceArgs { runtime: args.runtime, rounds: args.rounds, rate: None };
         let drafts = vec![draft(&place, rows(&args.rw), typed(pace, args.size))?];
         Ok(Self { place, drafts })
     }

@@ -34,7 +34,7 @@ impl Plan {
     }
 
     pub(super) fn checkpoint(args: &args::Checkpoint) -> Result<Self> {
-        let pace = args::Pace { runtime: args.runtime, rounds: args.rounds, rate: None };
+        let pace = args::PaceArgs { runtime: args.runtime, rounds: args.rounds, rate: None };
         Self::of_many_files(&args.dir, checkpoint_rows(args), typed(pace, args.size))
     }
 
@@ -70,19 +70,19 @@ fn is_a_ring(route: Route) -> bool {
 /// Each point of `bench files` on all applicable routes.
 pub fn rows(args: &args::Files) -> Rows {
     let crews = Crews::new(&args.numjobs, &args.iodepth);
-    let files = Files { numbers: &args.files, space: args.space.into(), bs: args.bs };
+    let files = FilesParameters { numbers: &args.files, space: args.space.into(), bs: args.bs };
     files.written_singly(&crews, args.pace.rate)
 }
 
 /// Each point of `bench checkpoint` on all routes.
 pub fn checkpoint_rows(args: &args::Checkpoint) -> Rows {
-    let files = Files { numbers: &args.files, space: args.space.into(), bs: args.bs };
+    let files = FilesParameters { numbers: &args.files, space: args.space.into(), bs: args.bs };
     files.in_checkpoints(args.numjobs)
 }
 
 /// The rows of `bench files` and `bench checkpoint` for `dioxide bench` without a scenario.
 pub(super) fn tour_rows() -> [Rows; 2] {
-    let files = |numbers| Files { numbers, space: Space::Written, bs: Sizes::one(4096) };
+    let files = |numbers| FilesParameters { numbers, space: Space::Written, bs: Sizes::one(4096) };
     [
         files(&[TOUR_FILES]).written_singly(&Crews::new(&[TOUR_NUMJOBS], &[TOUR_NUMJOBS]), None),
         files(&[TOUR_TOUCHED]).in_checkpoints(TOUR_NUMJOBS),
@@ -90,13 +90,13 @@ pub(super) fn tour_rows() -> [Rows; 2] {
 }
 
 /// Numbers of files, and their blocks.
-struct Files<'a> {
+struct FilesParameters<'a> {
     numbers: &'a [u32],
     space: Space,
     bs: Sizes,
 }
 
-impl Files<'_> {
+impl FilesParameters<'_> {
     fn written_singly(&self, crews: &Crews, rate_iops: Option<u64>) -> Rows {
         let durability = [Durability::EveryWrite];
         let points = points(&[self.bs], &crews.sizes(), &durability, Growth::None, rate_iops);
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn scenario(line: &str) -> args::Scenario {
+    fn scenario(line: &str) -> args::ScenarioArgs {
         let words = ["dioxide", "bench"].into_iter().chain(line.split_whitespace());
         let args::Command::Bench(bench) = args::Cli::parse_from(words).command else {
             panic!("{line} is a bench")
@@ -178,8 +178,8 @@ mod tests {
 
     fn rows_of(line: &str) -> Rows {
         match scenario(line) {
-            args::Scenario::Files(files) => rows(&files),
-            args::Scenario::Checkpoint(checkpoint) => checkpoint_rows(&checkpoint),
+            args::ScenarioArgs::Files(files) => rows(&files),
+            args::ScenarioArgs::Checkpoint(checkpoint) => checkpoint_rows(&checkpoint),
             _ => panic!("{line} has several files"),
         }
     }

@@ -122,7 +122,7 @@ mod tests {
         let args::Command::Bench(bench) = args::Cli::parse_from(words).command else {
             panic!("{line} is a bench")
         };
-        let Some(args::Scenario::Log(log)) = bench.scenario else { panic!("{line} has logs") };
+        let Some(args::ScenarioArgs::Log(log)) = bench.scenario else { panic!("{line} has logs") };
         rows(&log)
     }
 

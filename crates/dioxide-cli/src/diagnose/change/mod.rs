@@ -7,7 +7,7 @@
 mod calls;
 pub mod text;
 
-use super::document::{Diagnosis, Document, SCHEMA_VERSION};
+use super::document::{DiagnoseDocument, Diagnosis, SCHEMA_VERSION};
 use anyhow::{Context, Result, bail, ensure};
 use calls::CallChange;
 use dioxide_diagnose::activity::{Interval, Timeline};
@@ -30,7 +30,8 @@ const INTERVALS_MIN: usize = 4;
 
 /// The differences of two observations.
 #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Change {
+#[schemars(rename = "Change")]
+pub struct ObservationChange {
     /// When the earlier observation was made, as its document has it.
     pub before_date: String,
     /// Differences of the conditions, which may explain the others.
@@ -83,13 +84,13 @@ pub struct Spread {
 }
 
 /// Reads the document of an earlier observation.
-pub fn read(path: &Path) -> Result<Document> {
+pub fn read(path: &Path) -> Result<DiagnoseDocument> {
     let name = || format!("--compare {}", path.display());
     let text = fs::read(path).with_context(name)?;
     parse(&text).with_context(name)
 }
 
-fn parse(text: &[u8]) -> Result<Document> {
+fn parse(text: &[u8]) -> Result<DiagnoseDocument> {
     const NEEDED: &str = "needed is what `dioxide diagnose --pid PID --json` writes";
     let value: serde_json::Value =
         serde_json::from_slice(text).with_context(|| format!("is no JSON; {NEEDED}"))?;
@@ -103,20 +104,22 @@ fn parse(text: &[u8]) -> Result<Document> {
         version <= u64::from(SCHEMA_VERSION),
         "is of a later dioxide, which this one does not understand; {NEEDED}"
     );
-    let document: Document = serde_json::from_value(value)
+    let document: DiagnoseDocument = serde_json::from_value(value)
         .with_context(|| format!("is not quite a document of diagnose; {NEEDED}"))?;
     ensure!(document.observed_pid().is_some(), "is the diagnosis of a path; {NEEDED}");
     Ok(document)
 }
 
-impl Change {
+impl ObservationChange {
     /// The change from one observation to another. Both are of processes.
-    pub fn new(before: &Document, after: &Document) -> Self {
-        let of =
-            |document: &Document| document.diagnoses.first().map(Shares::of).unwrap_or_default();
+    pub fn new(before: &DiagnoseDocument, after: &DiagnoseDocument) -> Self {
+        let of = |document: &DiagnoseDocument| {
+            document.diagnoses.first().map(ObservedShares::of).unwrap_or_default()
+        };
         let (old, new) = (of(before), of(after));
-        let evidence =
-            |document: &'_ Document| document.diagnoses.first().map(|it| it.evidence.clone());
+        let evidence = |document: &'_ DiagnoseDocument| {
+            document.diagnoses.first().map(|it| it.evidence.clone())
+        };
         let both = evidence(before).zip(evidence(after));
         let (rates, calls) = both
             .as_ref()
@@ -135,14 +138,14 @@ impl Change {
 
 /// The shares of an observation by name.
 #[derive(Debug, Default)]
-struct Shares {
+struct ObservedShares {
     verdicts: BTreeMap<String, f64>,
     waits: BTreeMap<String, f64>,
     /// Independent samples in I/O, at most: threads of one pass wait for the same thing.
     samples: u64,
 }
 
-impl Shares {
+impl ObservedShares {
     fn of(diagnosis: &Diagnosis) -> Self {
         let in_io = diagnosis.waits.iter().filter(|wait| wait.share.is_some());
         let in_io = in_io.fold(0, |sum: u64, wait| sum.saturating_add(wait.samples));
@@ -231,7 +234,7 @@ fn spread(timeline: Option<&Timeline>, value: fn(&Interval) -> Option<f64>) -> O
 }
 
 /// Conditions that differ.
-fn unlike(before: &Document, after: &Document) -> Vec<String> {
+fn unlike(before: &DiagnoseDocument, after: &DiagnoseDocument) -> Vec<String> {
     let mut unlike = Vec::new();
     let mut compare = |what: &str, old: String, new: String| {
         if old != new {

@@ -2,21 +2,21 @@ use super::super::document::examples::{appends, document, program, slower_progra
 use super::*;
 use dioxide_diagnose::activity::{CallStats, CallsFrom};
 
-fn observation() -> Document {
+fn observation() -> DiagnoseDocument {
     document(vec![program()])
 }
 
-fn slower() -> Document {
+fn slower() -> DiagnoseDocument {
     document(vec![slower_program()])
 }
 
-fn wait<'a>(change: &'a Change, name: &str) -> &'a ShareChange {
+fn wait<'a>(change: &'a ObservationChange, name: &str) -> &'a ShareChange {
     change.waits.iter().find(|wait| wait.name == name).unwrap_or_else(|| panic!("{change:#?}"))
 }
 
 #[test]
 fn an_observation_does_not_differ_from_itself() {
-    let change = Change::new(&observation(), &observation());
+    let change = ObservationChange::new(&observation(), &observation());
     assert!(change.unlike.is_empty(), "{change:#?}");
     let shares = change.verdicts.iter().chain(&change.waits);
     assert!(shares.into_iter().all(|share| !share.is_marked && share.before == share.after));
@@ -27,7 +27,7 @@ fn an_observation_does_not_differ_from_itself() {
 
 #[test]
 fn what_differs_is_marked() {
-    let change = Change::new(&observation(), &slower());
+    let change = ObservationChange::new(&observation(), &slower());
     let lock = wait(&change, "the lock of the inode");
     assert!(lock.is_marked && lock.before > lock.after, "{lock:?}");
     let rate = |name: &str| change.rates.iter().find(|rate| rate.name == name).unwrap();
@@ -59,7 +59,7 @@ fn an_idle_program_has_no_marked_change() {
     };
     let mut other = program();
     other.evidence.sightings.truncate(1);
-    let change = Change::new(&idle(program()), &idle(other));
+    let change = ObservationChange::new(&idle(program()), &idle(other));
     assert!(change.waits.iter().any(|wait| wait.before != wait.after), "{change:#?}");
     assert!(change.waits.iter().chain(&change.verdicts).all(|share| !share.is_marked));
 }
@@ -68,7 +68,7 @@ fn an_idle_program_has_no_marked_change() {
 fn few_intervals_have_no_quartiles() {
     let mut short = program();
     short.evidence.activity.timeline.as_mut().unwrap().intervals.truncate(INTERVALS_MIN - 1);
-    let change = Change::new(&document(vec![short]), &slower());
+    let change = ObservationChange::new(&document(vec![short]), &slower());
     for rate in &change.rates {
         let (before, after) = (rate.before.unwrap(), rate.after.unwrap());
         assert!(before.low.is_none() && before.high.is_none() && !rate.is_marked, "{rate:?}");
@@ -85,7 +85,8 @@ fn calls_of_a_rotated_file_are_added_up() {
     let rare = CallStats { file: Some(1), count: calls[0].count / 4, ..calls[0].clone() };
     calls[0].p50.ns *= 2;
     calls.push(rare);
-    let change = Change::new(&observation(), &document(vec![Diagnosis::of_program(rotated)]));
+    let change =
+        ObservationChange::new(&observation(), &document(vec![Diagnosis::of_program(rotated)]));
     let (before, after) = (change.calls[0].before.unwrap(), change.calls[0].after.unwrap());
     assert!((after.per_second / before.per_second - 1.25).abs() < 0.01, "{after:?}");
     assert_eq!(after.p50.ns, before.p50.ns * 2, "of the most frequent");
@@ -97,7 +98,7 @@ fn calls_of_different_sources_are_not_compared() {
     untraced.activity.calls = None;
     untraced.activity.timeline.as_mut().unwrap().calls_from = CallsFrom::Counters;
     let untraced = document(vec![Diagnosis::of_program(untraced)]);
-    let change = Change::new(&observation(), &untraced);
+    let change = ObservationChange::new(&observation(), &untraced);
     assert!(change.calls.is_empty());
     assert!(change.rates.iter().all(|rate| rate.name != "calls"), "{change:#?}");
     assert!(change.unlike.contains(&"calls: traced before, not traced now".into()));
@@ -125,7 +126,7 @@ fn documents_without_activity_are_read() {
     value["diagnoses"][0]["evidence"].as_object_mut().unwrap().remove("activity");
     value.as_object_mut().unwrap().remove("change");
     let before = parse(value.to_string().as_bytes()).unwrap();
-    let change = Change::new(&before, &observation());
+    let change = ObservationChange::new(&before, &observation());
     assert!(change.calls.is_empty() && !change.waits.is_empty());
     assert!(change.rates.iter().all(|rate| rate.before.is_none()));
 }

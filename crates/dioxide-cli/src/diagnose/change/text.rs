@@ -1,7 +1,7 @@
 //! A change for people.
 
 use super::calls::{CallChange, CallFigures};
-use super::{Change, RateChange, ShareChange, Spread};
+use super::{ObservationChange, RateChange, ShareChange, Spread};
 use crate::diagnose::activity::latency;
 use crate::diagnose::people::end_of;
 use crate::meter::machine::when;
@@ -14,7 +14,7 @@ const SHARE_MIN: f64 = 0.01;
 const CALLS_MAX: usize = 10;
 
 /// The tables with their titles. Empty ones are left out.
-pub fn tables(change: &Change) -> Vec<(&'static str, Grid)> {
+pub fn tables(change: &ObservationChange) -> Vec<(&'static str, Grid)> {
     let all = [
         ("Verdicts by share of I/O time", shares("verdict", &change.verdicts)),
         ("Waits by share of I/O time", shares("waits for", &change.waits)),
@@ -25,12 +25,12 @@ pub fn tables(change: &Change) -> Vec<(&'static str, Grid)> {
 }
 
 /// The title of the whole.
-pub fn title(change: &Change) -> String {
+pub fn title(change: &ObservationChange) -> String {
     format!("Change since the observation of {} UTC", when(&change.before_date))
 }
 
 /// The limits of the comparison.
-pub fn limits(change: &Change) -> Vec<String> {
+pub fn limits(change: &ObservationChange) -> Vec<String> {
     let mut limits = Vec::new();
     if !change.unlike.is_empty() {
         limits.push(format!("The conditions differ: {}.", change.unlike.join("; ")));

@@ -1,8 +1,8 @@
 //! The load of a system: its durable writes by several threads, and its other writes beside them.
 
-use super::system::{Beside, Space, Sync, System};
+use super::system::{Beside, RecordSpace, RecordSync, System};
 use crate::bench::crew::Crew;
-use crate::bench::figures::Run;
+use crate::bench::figures::RouteRun;
 use crate::bench::ledger::Ledger;
 use crate::bench::place::{BenchTarget, O_DSYNC, RunFile};
 use crate::bench::progress::Progress;
@@ -25,11 +25,11 @@ const BESIDE_BYTES: u64 = 64 << 20;
 const ATTENTION: Duration = Duration::from_millis(20);
 
 /// The log of one writer.
-struct Log {
+struct WriterLog {
     ground: RunFile,
     file: File,
-    space: Space,
-    sync: Sync,
+    space: RecordSpace,
+    sync: RecordSync,
     /// Nothing was written yet.
     is_new: AtomicBool,
     /// The offset of the next record.
@@ -42,16 +42,18 @@ pub fn run(
     system: &System,
     runtime: Duration,
     progress: &Progress,
-) -> Result<Run> {
+) -> Result<RouteRun> {
     let log_bytes = match system.space {
-        Space::Growing => GROWN_MAX_BYTES,
-        Space::Allocated { segment_bytes } | Space::Recycled { segment_bytes } => segment_bytes,
+        RecordSpace::Growing => GROWN_MAX_BYTES,
+        RecordSpace::Allocated { segment_bytes } | RecordSpace::Recycled { segment_bytes } => {
+            segment_bytes
+        }
     };
     let beside_bytes = system.beside.map_or(0, |_| BESIDE_BYTES);
     let (room, needed) = (place.room_bytes()?, system.writers as u64 * log_bytes + beside_bytes);
     let about = units::about_bytes;
     ensure!(needed <= room, "{} are free, and {} are needed", about(room), about(needed));
-    let log = |_| Log::new(place.prepare()?, system);
+    let log = |_| WriterLog::new(place.prepare()?, system);
     let logs = (0..system.writers).map(log).collect::<Result<Vec<_>>>()?;
     let beside =
         system.beside.map(|beside| anyhow::Ok((beside, other_file(place)?))).transpose()?;
@@ -90,12 +92,12 @@ pub fn run(
     })
 }
 
-impl Log {
+impl WriterLog {
     fn new(ground: RunFile, system: &System) -> Result<Self> {
-        if let Space::Recycled { segment_bytes } = system.space {
+        if let RecordSpace::Recycled { segment_bytes } = system.space {
             ground.fill(segment_bytes)?;
         }
-        let flags = if system.sync == Sync::Dsync { O_DSYNC } else { OFlags::empty() };
+        let flags = if system.sync == RecordSync::Dsync { O_DSYNC } else { OFlags::empty() };
         let file = if system.is_direct { ground.open(flags)? } else { ground.open_cached()? };
         let (is_new, next) = (AtomicBool::new(true), AtomicU64::new(0));
         let log = Self { ground, file, space: system.space, sync: system.sync, is_new, next };
@@ -106,12 +108,12 @@ impl Log {
     /// Makes the space of the next segment.
     fn renew(&self) -> Result<()> {
         match self.space {
-            Space::Growing => self.file.set_len(0).context("ftruncate"),
-            Space::Allocated { segment_bytes } => {
+            RecordSpace::Growing => self.file.set_len(0).context("ftruncate"),
+            RecordSpace::Allocated { segment_bytes } => {
                 self.file.set_len(0).context("ftruncate")?;
                 self.ground.preallocate(segment_bytes).context("fallocate")
             }
-            Space::Recycled { .. } => Ok(()),
+            RecordSpace::Recycled { .. } => Ok(()),
         }
     }
 
@@ -130,9 +132,9 @@ impl Log {
         }
         self.file.write_all_at(record, offset).context("pwrite")?;
         match self.sync {
-            Sync::Fdatasync => self.file.sync_data().context("fdatasync"),
-            Sync::Fsync => self.file.sync_all().context("fsync"),
-            Sync::Dsync => Ok(()),
+            RecordSync::Fdatasync => self.file.sync_data().context("fdatasync"),
+            RecordSync::Fsync => self.file.sync_all().context("fsync"),
+            RecordSync::Dsync => Ok(()),
         }
     }
 }

@@ -5,7 +5,7 @@ pub mod judge;
 mod load;
 mod system;
 
-use crate::args::System as Named;
+use crate::args::SystemArg;
 use crate::bench::place::BenchTarget;
 use crate::bench::progress::Progress;
 use crate::exit::say;
@@ -17,7 +17,7 @@ use system::{SYSTEMS, System};
 /// Measures for `runtime`, and judges. `not_durable` is the reason why nothing is stored here.
 pub fn of(
     place: &BenchTarget,
-    named: Named,
+    named: SystemArg,
     runtime: Duration,
     not_durable: Option<&str>,
 ) -> Result<Fitness> {
@@ -40,7 +40,7 @@ pub fn of(
     judge::judge(system, latencies, not_durable)
 }
 
-impl Named {
+impl SystemArg {
     fn system(self) -> &'static System {
         let [etcd, kafka, jetstream, postgres, raft, rocksdb] = &SYSTEMS;
         match self {
@@ -61,9 +61,9 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_command_line() {
-        for named in Named::value_variants() {
+        for named in SystemArg::value_variants() {
             assert_eq!(named.to_possible_value().unwrap().get_name(), named.system().name);
         }
-        assert_eq!(Named::value_variants().len(), SYSTEMS.len());
+        assert_eq!(SystemArg::value_variants().len(), SYSTEMS.len());
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 pub struct System {
     pub name: &'static str,
     pub record_bytes: u64,
-    pub sync: Sync,
-    pub space: Space,
+    pub sync: RecordSync,
+    pub space: RecordSpace,
     pub is_direct: bool,
     /// Threads, each with a file of its own.
     pub writers: usize,
@@ -22,7 +22,7 @@ pub struct System {
 
 /// How a record becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sync {
+pub enum RecordSync {
     Fdatasync,
     Fsync,
     /// The file is open with O_DSYNC.
@@ -31,7 +31,7 @@ pub enum Sync {
 
 /// The space that records are written into.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Space {
+pub enum RecordSpace {
     /// Each record extends the file.
     Growing,
     /// Allocated in segments, and unwritten.
@@ -65,8 +65,8 @@ pub const SYSTEMS: [System; 6] = [
         name: "etcd",
         // The mean that its authors' fio recipe uses.
         record_bytes: 2300,
-        sync: Sync::Fdatasync,
-        space: Space::Allocated { segment_bytes: 64 << 20 },
+        sync: RecordSync::Fdatasync,
+        space: RecordSpace::Allocated { segment_bytes: 64 << 20 },
         is_direct: false,
         writers: 1,
         // Its database commits a batch every 100 ms.
@@ -87,8 +87,8 @@ pub const SYSTEMS: [System; 6] = [
         name: "kafka",
         // The default of batch.size.
         record_bytes: 16 << 10,
-        sync: Sync::Fsync,
-        space: Space::Growing,
+        sync: RecordSync::Fsync,
+        space: RecordSpace::Growing,
         is_direct: false,
         writers: 8,
         beside: None,
@@ -105,8 +105,8 @@ pub const SYSTEMS: [System; 6] = [
         name: "jetstream",
         record_bytes: 1 << 10,
         // With `sync_interval: always`.
-        sync: Sync::Fsync,
-        space: Space::Growing,
+        sync: RecordSync::Fsync,
+        space: RecordSpace::Growing,
         is_direct: false,
         writers: 4,
         beside: None,
@@ -120,8 +120,8 @@ pub const SYSTEMS: [System; 6] = [
         name: "postgres",
         // A page of the log.
         record_bytes: 8 << 10,
-        sync: Sync::Fdatasync,
-        space: Space::Recycled { segment_bytes: 16 << 20 },
+        sync: RecordSync::Fdatasync,
+        space: RecordSpace::Recycled { segment_bytes: 16 << 20 },
         is_direct: false,
         // One process flushes at a time.
         writers: 1,
@@ -140,8 +140,8 @@ pub const SYSTEMS: [System; 6] = [
     System {
         name: "raft",
         record_bytes: 4 << 10,
-        sync: Sync::Dsync,
-        space: Space::Allocated { segment_bytes: 64 << 20 },
+        sync: RecordSync::Dsync,
+        space: RecordSpace::Allocated { segment_bytes: 64 << 20 },
         is_direct: true,
         // Several groups on one disk.
         writers: 4,
@@ -162,8 +162,8 @@ pub const SYSTEMS: [System; 6] = [
         name: "rocksdb",
         record_bytes: 1 << 10,
         // With WriteOptions::sync.
-        sync: Sync::Fdatasync,
-        space: Space::Growing,
+        sync: RecordSync::Fdatasync,
+        space: RecordSpace::Growing,
         is_direct: false,
         // One leader writes for a group.
         writers: 1,
@@ -187,18 +187,18 @@ impl System {
         };
         let how = if self.is_direct { " with O_DIRECT" } else { "" };
         let space = match self.space {
-            Space::Growing => "at the end of a growing file".to_owned(),
-            Space::Allocated { segment_bytes } => {
+            RecordSpace::Growing => "at the end of a growing file".to_owned(),
+            RecordSpace::Allocated { segment_bytes } => {
                 format!("into allocated segments of {}", size(segment_bytes))
             }
-            Space::Recycled { segment_bytes } => {
+            RecordSpace::Recycled { segment_bytes } => {
                 format!("over written segments of {}", size(segment_bytes))
             }
         };
         let sync = match self.sync {
-            Sync::Fdatasync => "fdatasync after each",
-            Sync::Fsync => "fsync after each",
-            Sync::Dsync => "O_DSYNC",
+            RecordSync::Fdatasync => "fdatasync after each",
+            RecordSync::Fsync => "fsync after each",
+            RecordSync::Dsync => "O_DSYNC",
         };
         let record = size(self.record_bytes);
         let beside = self.beside.map(|Beside { blocks, block_bytes, every }| {

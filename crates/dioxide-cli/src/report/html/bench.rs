@@ -4,7 +4,7 @@ use super::page;
 use super::plot::Style;
 use super::plot::axis::{Axis, short_count, short_time};
 use super::plot::bars::{Bar, Bars};
-use super::plot::curves::{Curves, Point, Series};
+use super::plot::curves::{Curve, CurvePoint, Curves};
 use crate::bench::figures::Row;
 use crate::bench::work::Route;
 use crate::report::grid::Grid;
@@ -69,14 +69,14 @@ fn rates(rows: &[Row]) -> Markup {
 fn scaling(rows: &[Row]) -> Markup {
     let has_queue = rows.iter().any(|row| row.point.threads(row.route) != row.point.numjobs);
     let crew = if has_queue { "threads, or outstanding in one queue" } else { "threads" };
-    let series: Vec<Series> = matrix::paths(rows)
+    let series: Vec<Curve> = matrix::paths(rows)
         .into_iter()
         .map(|name| {
             let rows = rows.iter().filter(|row| matrix::path_of(row) == name);
             let mut rows: Vec<&Row> = rows.collect();
             rows.sort_by_key(|row| row.point.numjobs);
             let (style, points) = (style_of(rows[0]), rows.into_iter().map(rate_at).collect());
-            Series { name, style, points, is_marked: true }
+            Curve { name, style, points, is_marked: true }
         })
         .collect();
     let values = series
@@ -95,14 +95,14 @@ fn scaling(rows: &[Row]) -> Markup {
 }
 
 /// `kernel: 7.3k with 1, 3.2k with 64.`
-fn in_words(series: &Series) -> String {
+fn in_words(series: &Curve) -> String {
     let points: Vec<&str> = series.points.iter().map(|point| &point.note[..]).collect();
     format!("{}: {}.", series.name, points.join(", "))
 }
 
-fn rate_at(row: &Row) -> Point {
+fn rate_at(row: &Row) -> CurvePoint {
     let (iops, crew) = (row.iops(), sentence::crew(row));
-    Point {
+    CurvePoint {
         x: row.point.numjobs as f64,
         y: iops,
         range: range(row, |run| run.iops),
@@ -150,7 +150,7 @@ fn latencies(rows: &[Row]) -> Markup {
         }
     }
     let curves = rows.into_iter().map(percentile_curve);
-    let series: Vec<Series> = curves.filter(|series| !series.points.is_empty()).collect();
+    let series: Vec<Curve> = curves.filter(|series| !series.points.is_empty()).collect();
     let values = series.iter().flat_map(|series| &series.points).map(|point| point.y);
     let y = Axis::fitting("latency", values, short_time);
     let marks =
@@ -165,16 +165,16 @@ fn latencies(rows: &[Row]) -> Markup {
     curves.draw()
 }
 
-fn percentile_curve(row: &Row) -> Series {
+fn percentile_curve(row: &Row) -> Curve {
     let latencies = row.timings.seen();
     let enough = |percent: &f64| latencies.len() as f64 * (100.0 - percent) >= 100.0;
     let point = |percent: f64| {
         let ns = latencies.value_at_percentile(percent) as f64;
         let note = format!("p{percent} {}", nanoseconds(ns));
-        Point { x: nines(percent), y: ns, range: (ns, ns), note }
+        CurvePoint { x: nines(percent), y: ns, range: (ns, ns), note }
     };
     let points = DRAWN.into_iter().filter(enough).map(point).collect();
-    Series { name: matrix::path_of(row), style: style_of(row), points, is_marked: true }
+    Curve { name: matrix::path_of(row), style: style_of(row), points, is_marked: true }
 }
 
 /// For each row, the plotted percentiles and more.

@@ -4,11 +4,11 @@ use super::page;
 use super::plot::Style;
 use super::plot::axis::{Axis, short_count};
 use super::plot::bars::{Bar, Bars};
-use super::plot::curves::{Curves, Point, Series};
+use super::plot::curves::{Curve, CurvePoint, Curves};
 use super::timeline::activity;
 use crate::bench::ratio::median;
-use crate::diagnose::change::{Change, text};
-use crate::diagnose::document::{Diagnosis, Document};
+use crate::diagnose::change::{ObservationChange, text};
+use crate::diagnose::document::{DiagnoseDocument, Diagnosis};
 use crate::diagnose::people::{COLUMNS, curve, law, summary, title, unseen};
 use crate::report::grid::Grid;
 use dioxide_diagnose::channels::Kind;
@@ -25,7 +25,7 @@ const SHARE_MIN: f64 = 0.005;
 const MEASURED: Style = Style(1);
 const LAW: Style = Style(4);
 
-pub fn page(document: &Document) -> String {
+pub fn page(document: &DiagnoseDocument) -> String {
     let body = html! {
         @if document.diagnoses.len() > 1 {
             section { (page::heading("At a glance")) (page::table(&summary(document))) }
@@ -37,7 +37,7 @@ pub fn page(document: &Document) -> String {
     page::page("diagnose", &document.machine.target, &document.machine, body)
 }
 
-fn changed(change: &Change) -> Markup {
+fn changed(change: &ObservationChange) -> Markup {
     html! {
         section {
             (page::heading(&text::title(change)))
@@ -47,7 +47,7 @@ fn changed(change: &Change) -> Markup {
     }
 }
 
-fn section(document: &Document, diagnosis: &Diagnosis) -> Markup {
+fn section(document: &DiagnoseDocument, diagnosis: &Diagnosis) -> Markup {
     let rows = over_files(&diagnosis.waits);
     html! {
         section {
@@ -135,12 +135,8 @@ fn style(kind: Kind) -> Style {
 fn scaling(diagnosis: &Diagnosis) -> Markup {
     let evidence = &diagnosis.evidence;
     let measured = evidence.curve.iter().filter_map(measured).collect();
-    let mut series = vec![Series {
-        name: "measured".into(),
-        style: MEASURED,
-        points: measured,
-        is_marked: true,
-    }];
+    let mut series =
+        vec![Curve { name: "measured".into(), style: MEASURED, points: measured, is_marked: true }];
     series.extend(diagnosis.usl.iter().filter(|law| !law.is_poor).map(fitted));
     series.extend(evidence.others.iter().filter_map(other_way));
     series.retain(|series| !series.points.is_empty());
@@ -156,19 +152,19 @@ fn scaling(diagnosis: &Diagnosis) -> Markup {
 }
 
 /// The median of the rounds, and their range.
-fn point(what: &str, numjobs: usize, iops: &[f64]) -> Option<Point> {
+fn point(what: &str, numjobs: usize, iops: &[f64]) -> Option<CurvePoint> {
     let y = median(iops.to_vec())?;
     let (low, high) =
         (iops.iter().copied().fold(y, f64::min), iops.iter().copied().fold(y, f64::max));
     let note = format!("{what} {} with {}", rate(y), threads(numjobs));
-    Some(Point { x: numjobs as f64, y, range: (low, high), note })
+    Some(CurvePoint { x: numjobs as f64, y, range: (low, high), note })
 }
 
-fn measured(step: &Step) -> Option<Point> {
+fn measured(step: &Step) -> Option<CurvePoint> {
     point("measured", step.numjobs, &step.iops)
 }
 
-fn other_way(way: &OtherWay) -> Option<Series> {
+fn other_way(way: &OtherWay) -> Option<Curve> {
     let style = match way.path.as_str() {
         "dioxide" => 0,
         "preallocated" => 2,
@@ -176,7 +172,7 @@ fn other_way(way: &OtherWay) -> Option<Series> {
         _ => 5,
     };
     let point = point(&way.path, way.numjobs, &way.iops)?;
-    Some(Series {
+    Some(Curve {
         name: way.path.clone(),
         style: Style(style),
         points: vec![point],
@@ -185,12 +181,17 @@ fn other_way(way: &OtherWay) -> Option<Series> {
 }
 
 /// With its confidence interval, also beyond the measured range.
-fn fitted(law: &Fit) -> Series {
+fn fitted(law: &Fit) -> Curve {
     let point = |at: &Prediction| {
         let note = format!("by the law {} with {}", rate(at.iops.value), threads(at.numjobs));
-        Point { x: at.numjobs as f64, y: at.iops.value, range: (at.iops.low, at.iops.high), note }
+        CurvePoint {
+            x: at.numjobs as f64,
+            y: at.iops.value,
+            range: (at.iops.low, at.iops.high),
+            note,
+        }
     };
-    Series {
+    Curve {
         name: "law".into(),
         style: LAW,
         points: law.band.iter().map(point).collect(),

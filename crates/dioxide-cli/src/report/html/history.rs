@@ -4,18 +4,18 @@
 use super::bench::style;
 use super::page;
 use super::plot::axis::{Axis, short_count};
-use super::plot::curves::{Changes, Curves, Mark, Point, Series};
+use super::plot::curves::{Changes, Curve, CurvePoint, Curves, Mark};
 use crate::bench::ratio::median;
 use crate::compare::judge::Basis;
 use crate::compare::text::percent;
-use crate::history::History;
+use crate::history::JudgedHistory;
 use crate::history::judge::Judged;
-use crate::history::series::Entry;
+use crate::history::series::SeriesEntry;
 use crate::history::text::{finding, groups, sentences, subject, table, title};
 use dioxide_diagnose::words::rate;
 use maud::{Markup, html};
 
-pub fn page(history: &History<'_>) -> String {
+pub fn page(history: &JudgedHistory<'_>) -> String {
     let body = html! {
         section { h2 { "In words" } (page::list(&sentences(history))) }
         @for series in groups(history) { (section(history, series)) }
@@ -23,7 +23,7 @@ pub fn page(history: &History<'_>) -> String {
     page::page("history", &subject(history), &history.newest().document.machine, body)
 }
 
-fn section(history: &History<'_>, series: &[Judged<'_>]) -> Markup {
+fn section(history: &JudgedHistory<'_>, series: &[Judged<'_>]) -> Markup {
     html! {
         section {
             h2 { (title(history, series)) }
@@ -33,10 +33,10 @@ fn section(history: &History<'_>, series: &[Judged<'_>]) -> Markup {
     }
 }
 
-fn plot(history: &History<'_>, it: &Judged<'_>) -> Markup {
+fn plot(history: &JudgedHistory<'_>, it: &Judged<'_>) -> Markup {
     let key = it.series.key();
     let entries = &it.series.entries;
-    let points: Vec<Point> =
+    let points: Vec<CurvePoint> =
         entries.iter().enumerate().map(|(nth, entry)| point(history, it, nth, entry)).collect();
     let values = points.iter().flat_map(|point| [point.range.0, point.range.1]);
     let figure = match it.series.basis {
@@ -48,7 +48,7 @@ fn plot(history: &History<'_>, it: &Judged<'_>) -> Markup {
         description: description(history, it),
         x: axis(history, entries),
         y: Axis::fitting(figure, values, short_count),
-        series: vec![Series {
+        series: vec![Curve {
             name: String::new(),
             style: style(&key.path, key.iodepth),
             points,
@@ -58,12 +58,17 @@ fn plot(history: &History<'_>, it: &Judged<'_>) -> Markup {
     curves.draw_with(&changes(history, it))
 }
 
-fn description(history: &History<'_>, it: &Judged<'_>) -> String {
+fn description(history: &JudgedHistory<'_>, it: &Judged<'_>) -> String {
     let found: Vec<_> = it.steps.iter().map(|step| finding(history, it, step)).collect();
     if found.is_empty() { "No change point.".into() } else { found.join(" ") }
 }
 
-fn point(history: &History<'_>, it: &Judged<'_>, nth: usize, entry: &Entry<'_>) -> Point {
+fn point(
+    history: &JudgedHistory<'_>,
+    it: &Judged<'_>,
+    nth: usize,
+    entry: &SeriesEntry<'_>,
+) -> CurvePoint {
     let rounds = match (it.series.basis, &entry.row.rounds_ratio_to_kernel) {
         (Basis::RatioToKernel, Some(ratios)) => ratios,
         _ => &entry.row.rounds_iops,
@@ -75,12 +80,12 @@ fn point(history: &History<'_>, it: &Judged<'_>, nth: usize, entry: &Entry<'_>) 
         Basis::Iops => rate(entry.iops),
     };
     let note = format!("{}: {value}", history.run(entry.run).title());
-    Point { x: nth as f64, y: entry.value, range: (low, high), note }
+    CurvePoint { x: nth as f64, y: entry.value, range: (low, high), note }
 }
 
 /// A tick at the first result of each day.
-fn axis(history: &History<'_>, entries: &[Entry<'_>]) -> Axis {
-    let day = |entry: &Entry<'_>| {
+fn axis(history: &JudgedHistory<'_>, entries: &[SeriesEntry<'_>]) -> Axis {
+    let day = |entry: &SeriesEntry<'_>| {
         let date = &history.run(entry.run).document.machine.date;
         date.split('T').next().unwrap_or_default().to_owned()
     };
@@ -97,7 +102,7 @@ fn axis(history: &History<'_>, entries: &[Entry<'_>]) -> Axis {
     Axis::marked("results, the newest on the right", range, ticks)
 }
 
-fn changes(history: &History<'_>, it: &Judged<'_>) -> Changes {
+fn changes(history: &JudgedHistory<'_>, it: &Judged<'_>) -> Changes {
     let mark = |step: &crate::history::judge::Step<'_>| Mark {
         x: step.at as f64 - 0.5,
         text: format!("{:+.1} %", percent(step.change.ratio)),

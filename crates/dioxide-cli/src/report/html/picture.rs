@@ -2,19 +2,19 @@
 
 use super::bench::style;
 use super::plot::axis::{Axis, short_count};
-use super::plot::curves::{self, Curves, Point, Series};
+use super::plot::curves::{self, Curve, CurvePoint, Curves};
 use super::plot::{STYLE, WIDTH};
 use crate::bench::ratio::median;
 use crate::meter::machine::Machine;
-use crate::saved::{Row, Work};
+use crate::saved::{SavedRow, SavedWork};
 use dioxide_diagnose::words::{rate, threads};
 use maud::{Markup, PreEscaped, html};
 
 /// The rows of one kind of work.
 pub struct Panel<'a> {
     pub machine: &'a Machine,
-    pub work: &'a Work,
-    pub rows: Vec<&'a Row>,
+    pub work: &'a SavedWork,
+    pub rows: Vec<&'a SavedRow>,
 }
 
 const COLUMNS: usize = 2;
@@ -85,7 +85,7 @@ impl Panel<'_> {
 
     fn draw(&self) -> Markup {
         let series = self.series();
-        let all = || series.iter().flat_map(|series: &Series| &series.points);
+        let all = || series.iter().flat_map(|series: &Curve| &series.points);
         let y = Axis::fitting(
             "operations a second",
             all().flat_map(|point| [point.range.0, point.range.1]),
@@ -96,13 +96,13 @@ impl Panel<'_> {
     }
 
     /// A curve for each path, in the order of the document.
-    fn series(&self) -> Vec<Series> {
-        let mut series: Vec<Series> = Vec::new();
+    fn series(&self) -> Vec<Curve> {
+        let mut series: Vec<Curve> = Vec::new();
         for row in self.rows.iter().filter(|row| !row.rounds_iops.is_empty()) {
             let point = point(row);
             match series.iter_mut().find(|series| series.name == row.key.path) {
                 Some(series) => series.points.push(point),
-                None => series.push(Series {
+                None => series.push(Curve {
                     name: row.key.path.clone(),
                     style: style(&row.key.path, row.key.iodepth),
                     points: vec![point],
@@ -118,16 +118,21 @@ impl Panel<'_> {
 }
 
 /// Operations that one path has in flight at a time.
-fn in_flight(row: &Row) -> usize {
+fn in_flight(row: &SavedRow) -> usize {
     row.key.numjobs * row.key.iodepth
 }
 
-fn point(row: &Row) -> Point {
+fn point(row: &SavedRow) -> CurvePoint {
     let rounds = &row.rounds_iops;
     let iops = median(rounds.clone()).unwrap_or_default();
     let extreme = |of: fn(f64, f64) -> f64| rounds.iter().copied().reduce(of).unwrap_or_default();
     let note = format!("{}, {}, iodepth {}", rate(iops), threads(row.key.numjobs), row.key.iodepth);
-    Point { x: in_flight(row) as f64, y: iops, range: (extreme(f64::min), extreme(f64::max)), note }
+    CurvePoint {
+        x: in_flight(row) as f64,
+        y: iops,
+        range: (extreme(f64::min), extreme(f64::max)),
+        note,
+    }
 }
 
 #[cfg(test)]

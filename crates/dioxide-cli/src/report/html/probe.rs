@@ -3,13 +3,13 @@
 use super::page;
 use super::plot::Style;
 use super::plot::bars::{Bar, Bars};
-use crate::probe::document::{Document, SyncMethod};
+use crate::probe::document::{ProbeDocument, SyncMethod};
 use crate::probe::facts::{Fact, Facts, Topic};
 use crate::probe::table;
 use crate::report::grid::Grid;
 use maud::{Markup, html};
 
-pub fn page(document: &Document) -> String {
+pub fn page(document: &ProbeDocument) -> String {
     let body = html! {
         @if let Some(fitness) = &document.fitness {
             @let [verdict, pattern, numbers] = table::of_fitness(fitness);
@@ -67,7 +67,7 @@ fn measured(title: &str, grid: &Grid) -> Markup {
 }
 
 /// Side by side, for one write and for two.
-fn sync_methods(document: &Document) -> Markup {
+fn sync_methods(document: &ProbeDocument) -> Markup {
     let methods = &document.sync_methods;
     let bars = |writes| {
         let those =

@@ -3,7 +3,7 @@
 use super::page;
 use super::plot::Style;
 use super::plot::axis::{Axis, short_count};
-use super::plot::curves::{Curves, Point, Series};
+use super::plot::curves::{Curve, CurvePoint, Curves};
 use crate::diagnose::activity::{Quantity, calls, quantities, remarks, shown};
 use dioxide_diagnose::activity::Timeline;
 use dioxide_diagnose::evidence::Evidence;
@@ -35,9 +35,9 @@ fn plot(timeline: &Timeline, quantity: &Quantity) -> Markup {
     let point = |(index, value): (usize, &Option<f64>)| {
         let (y, x) = ((*value)?, seconds(timeline, index));
         let note = format!("{} at {x:.2} s", (quantity.text)(y));
-        Some(Point { x, y, range: (y, y), note })
+        Some(CurvePoint { x, y, range: (y, y), note })
     };
-    let points: Vec<Point> = quantity.values.iter().enumerate().filter_map(point).collect();
+    let points: Vec<CurvePoint> = quantity.values.iter().enumerate().filter_map(point).collect();
     let (first, most) = (&points[0], points.iter().map(|point| point.y).fold(0.0, f64::max));
     let description = format!(
         "{}: {} at first, {} at most.",
@@ -58,7 +58,7 @@ fn plot(timeline: &Timeline, quantity: &Quantity) -> Markup {
         description,
         x: Axis::marked("seconds", 0.0..=end_s, marks.map(|at| (at, format!("{at:.1}"))).collect()),
         y,
-        series: vec![Series {
+        series: vec![Curve {
             name: quantity.name.into(),
             style: Style(0),
             points,

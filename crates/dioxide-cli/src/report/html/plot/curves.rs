@@ -11,20 +11,20 @@ pub struct Curves {
     pub description: String,
     pub x: Axis,
     pub y: Axis,
-    pub series: Vec<Series>,
+    pub series: Vec<Curve>,
 }
 
 /// One curve.
-pub struct Series {
+pub struct Curve {
     pub name: String,
     pub style: Style,
     /// From left to right; at least one.
-    pub points: Vec<Point>,
+    pub points: Vec<CurvePoint>,
     /// Whether points have markers; computed curves have none.
     pub is_marked: bool,
 }
 
-pub struct Point {
+pub struct CurvePoint {
     pub x: f64,
     pub y: f64,
     /// From the smallest measured value to the largest. Both are equal without a range.
@@ -155,7 +155,7 @@ impl Curves {
     }
 
     /// The ranges of all points: a band, or a line for a single point.
-    fn band(&self, field: &Field, series: &Series) -> Markup {
+    fn band(&self, field: &Field, series: &Curve) -> Markup {
         let lows = series.points.iter().map(|point| self.place(field, point.x, point.range.0));
         let highs = series.points.iter().map(|point| self.place(field, point.x, point.range.1));
         match series.points.len() {
@@ -170,7 +170,7 @@ impl Curves {
         }
     }
 
-    fn curve(&self, field: &Field, series: &Series) -> Markup {
+    fn curve(&self, field: &Field, series: &Curve) -> Markup {
         let corners = || series.points.iter().map(|point| self.place(field, point.x, point.y));
         html! {
             g class=(series.style.class()) {
@@ -186,7 +186,7 @@ impl Curves {
 
     /// At the ends of the curves.
     fn names(&self, field: &Field) -> Markup {
-        let end = |series: &Series| {
+        let end = |series: &Curve| {
             series
                 .points
                 .last()
