@@ -85,8 +85,8 @@ pub enum ErrorKind {
     /// mounted (or the device opened) anew. The check does not see mounts in other mount
     /// namespaces: unmount it there as well. The children of a fork inherit this.
     ///
-    /// Before Linux 6.8 mounts cannot be distinguished, and only a process that is no child may
-    /// open it again. The same holds for a device in a child, whose parent may have it open.
+    /// Before Linux 6.8, this process and its children cannot open it again. Start a new process.
+    /// The same holds for a device in a child, whose parent may have it open.
     #[error(
         "a flush failed here before ({0}); mount the file system (or open the device) anew, then \
          recover"

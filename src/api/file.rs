@@ -133,6 +133,7 @@ impl File {
     ///   there is space.
     /// - [`AppendEnded`](ErrorKind::AppendEnded): an append below this one failed after it had its
     ///   offset, so this one is not part of the file.
+    /// - [`Unsupported`](ErrorKind::Unsupported): a block device has no end.
     ///
     /// After any other error parts of `data` may be on disk beyond EOF.
     pub fn append(&self, data: &[u8]) -> Result<u64> {

@@ -82,8 +82,9 @@ impl OpenOptions {
     }
 
     /// Sets the largest step of growth, in bytes; 64 MiB by default. A step is at most an eighth of
-    /// the free space, unless an append needs more. A step of [`Growth::Zeroed`] is at most 8 MiB.
-    /// Larger steps are fewer, and smaller ones delay writers less.
+    /// the free space, unless an append needs more. With [`Growth::Zeroed`] it is at most 8 MiB,
+    /// except for [`capacity`](Self::capacity). Larger steps are fewer, and smaller ones delay
+    /// writers less.
     pub fn growth_cap(&mut self, bytes: u64) -> &mut Self {
         self.0.growth_cap_bytes = bytes;
         self
@@ -91,7 +92,8 @@ impl OpenOptions {
 
     /// Sets the expected length of the file, in bytes. The first step of growth allocates up to it,
     /// even beyond the cap. It has at most an eighth of the free space and a quarter of the
-    /// [budget](crate::set_growth_budget) left. The next step begins only when more is needed. A
+    /// [budget](crate::set_growth_budget) left. The first append waits for it, with
+    /// [`Growth::Zeroed`] for all of its zeros. The next step begins only when more is needed. A
     /// hint, never a limit.
     pub fn capacity(&mut self, bytes: u64) -> &mut Self {
         self.0.capacity_bytes = Some(bytes);
@@ -148,8 +150,8 @@ impl OpenOptions {
     /// - [`ModifiedExternally`](crate::ErrorKind::ModifiedExternally): another program changed the
     ///   length of a file that a crash left grown.
     /// - [`Wedged`](crate::ErrorKind::Wedged): a flush failed on that file system.
-    /// - [`Unsupported`](crate::ErrorKind::Unsupported): no O_DIRECT; or a FIFO, a character device
-    ///   or a socket.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): no O_DIRECT; a FIFO, a character device or
+    ///   a socket; or a request to create or truncate without one to write.
     ///
     /// Or the kernel's error (`EACCES` also where the file would be shared).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {

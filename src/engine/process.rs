@@ -55,14 +55,14 @@ pub(crate) struct Process {
     attached: OnceLock<Box<dyn Attached>>,
     reactor: OnceLock<Handle>,
     budget: Mutex<Budget>,
-    file_systems: Mutex<HashMap<u64, Arc<FlushDomain>>>,
+    file_systems: Mutex<HashMap<u64, Arc<FileSystemState>>>,
     /// Number of closes, of files that queues may have to release.
     closes: AtomicU64,
 }
 
 /// A file system, or a device used without one.
 #[derive(Debug, Default)]
-pub(crate) struct FlushDomain {
+pub(crate) struct FileSystemState {
     domain: Mutex<Domain<Request<Token>>>,
     /// Copy of [`Domain::flushes`], readable without its lock.
     flushes: AtomicUsize,
@@ -97,7 +97,7 @@ enum KnownJournal {
 /// The file systems of a file: one, or those of all members of a striped volume, which fails as
 /// one.
 #[derive(Clone, Debug)]
-pub(crate) struct FileSystems(SmallVec<[Arc<FlushDomain>; 1]>);
+pub(crate) struct FileSystems(SmallVec<[Arc<FileSystemState>; 1]>);
 
 /// A running flush: its number on each file system.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Process {
             if let Some((cause, mounts)) = &wedge.failed {
                 file_systems.insert(
                     wedge.dev,
-                    Arc::new(FlushDomain::inherited(wedge.dev, cause.clone(), mounts.clone())),
+                    Arc::new(FileSystemState::inherited(wedge.dev, cause.clone(), mounts.clone())),
                 );
             }
         }
@@ -193,7 +193,11 @@ impl Process {
 
     /// The file system `dev`, for a file about to be opened. Fails with the first failed flush, if
     /// it is wedged and was not mounted anew.
-    pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FlushDomain>, Arc<Error>> {
+    pub fn file_system(
+        &self,
+        dev: u64,
+        through: Through,
+    ) -> Result<Arc<FileSystemState>, Arc<Error>> {
         let fs = self.file_system_as_it_is(dev, through);
         match fs.wedged() {
             Some(cause) => {
@@ -212,7 +216,7 @@ impl Process {
     }
 
     /// The file system `dev`, wedged or not.
-    pub fn file_system_as_it_is(&self, dev: u64, through: Through) -> Arc<FlushDomain> {
+    pub fn file_system_as_it_is(&self, dev: u64, through: Through) -> Arc<FileSystemState> {
         let mut known = self.file_systems.lock();
         known.retain(|_, fs| Arc::strong_count(fs) > 1 || fs.wedged().is_some());
         if let Some(fs) = known.get(&dev)
@@ -228,13 +232,13 @@ impl Process {
         }
         let fs = known
             .entry(dev)
-            .or_insert_with(|| Arc::new(FlushDomain { dev, ..FlushDomain::default() }));
+            .or_insert_with(|| Arc::new(FileSystemState { dev, ..FileSystemState::default() }));
         fs.mounts.lock().record(through);
         fs.clone()
     }
 }
 
-impl FlushDomain {
+impl FileSystemState {
     /// The first failed flush, if the file system is wedged.
     pub fn wedged(&self) -> Option<&Arc<Error>> {
         self.wedged.get()
@@ -401,8 +405,8 @@ impl FileSystems {
     }
 
     /// Each file system once.
-    fn of(all: impl IntoIterator<Item = Arc<FlushDomain>>) -> Self {
-        let mut each = SmallVec::<[Arc<FlushDomain>; 1]>::new();
+    fn of(all: impl IntoIterator<Item = Arc<FileSystemState>>) -> Self {
+        let mut each = SmallVec::<[Arc<FileSystemState>; 1]>::new();
         for fs in all {
             if !each.iter().any(|known| Arc::ptr_eq(known, &fs)) {
                 each.push(fs);
@@ -444,7 +448,7 @@ impl FileSystems {
         }
     }
 
-    /// The journal of a file's only file system, as [`FlushDomain::journal`].
+    /// The journal of a file's only file system, as [`FileSystemState::journal`].
     pub fn journal(
         &self,
         check: impl FnOnce() -> Result<(), String>,
@@ -567,8 +571,8 @@ impl Default for FileSystems {
     }
 }
 
-impl From<Arc<FlushDomain>> for FileSystems {
-    fn from(fs: Arc<FlushDomain>) -> Self {
+impl From<Arc<FileSystemState>> for FileSystems {
+    fn from(fs: Arc<FileSystemState>) -> Self {
         Self::of([fs])
     }
 }
@@ -631,7 +635,7 @@ mod tests {
     #[cfg(not(loom))]
     #[test]
     fn a_queue_that_rang_often_piled_up_wakers_of_a_flush() {
-        let fs = FlushDomain::default();
+        let fs = FileSystemState::default();
         let hangs = fs.begin_flush();
         let bell = Arc::<Counting>::default();
         let waker = bell.clone().into();
@@ -645,7 +649,7 @@ mod tests {
     #[cfg(not(loom))]
     #[test]
     fn a_wedge_left_flushes_waiting_for_one_that_hung() {
-        let fs = Arc::new(FlushDomain::default());
+        let fs = Arc::new(FileSystemState::default());
         let hangs = fs.begin_flush();
         let woken = Arc::<Counting>::default();
         assert!(!fs.is_settled(hangs, &woken.clone().into()));

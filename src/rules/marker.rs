@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The attribute fits beside an ext4 inode of 256 bytes, and a larger one would not. So a write of
-//! the marker needs no block, even on a full disk.
+//! the marker needs no block there, even on a full disk.
 
 /// The name of the extended attribute.
 pub const NAME: &str = "user.dioxide";

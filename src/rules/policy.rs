@@ -64,6 +64,6 @@ pub enum Tail {
 }
 
 /// The default of [`OpenOptions::growth_cap`](crate::OpenOptions::growth_cap), the largest step of
-/// growth: 64 MiB. A step ends with a sync. On many devices it delays writes for as long as it
-/// takes to store everything written since the last one.
+/// growth: 64 MiB. Where the journal does not order a step, it ends with a sync. On many devices
+/// that delays writes for as long as it takes to store everything written since the last one.
 pub const GROWTH_CAP_DEFAULT_BYTES: u64 = 64 << 20;

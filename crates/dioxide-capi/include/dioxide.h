@@ -174,8 +174,8 @@ typedef void (*dioxide_listener)(uint32_t level, const char *message, void *user
  * How a file is opened. A member that is 0 means the default; so does NULL instead of the struct.
  *
  * Later versions may have more members. Initialise all of it, and set `size` to its sizeof: then a
- * program and a library of different versions are compatible. A library that does not support a
- * request returns E2BIG.
+ * program and a library of different versions are compatible. A library without a member that is
+ * not 0 returns E2BIG; a value that it does not know is EINVAL.
  */
 struct dioxide_options {
     /**
@@ -838,7 +838,7 @@ int dioxide_growth(struct dioxide_file *file);
 /**
  * The file descriptor, for inspection with fstat(2), for instance. It belongs to the library:
  * closing it, or writing through it, breaks the library's promises. Of a striped volume it is that
- * of the first member.
+ * of the first member, and of a file in an image that of the image.
  *
  * # Return value
  *
@@ -1009,7 +1009,7 @@ int dioxide_set_listener(dioxide_listener listener, void *user_data);
  * - EAGAIN: another process has the file open for writing.
  * - EBUSY: the block device is in use, or the file is the image behind a loop device. Or a crash
  *   left the file preallocated, and another process has it open for writing.
- * - E2BIG: `options` has values that this version of the library does not know.
+ * - E2BIG: `options` has members that this version of the library does not know.
  * - EINVAL: a pointer is NULL, or flags or options are invalid.
  * - EIO: a flush failed on that file system before; mount it anew.
  * - EOPNOTSUPP: no direct I/O here, or neither a file nor a device.
@@ -1020,7 +1020,8 @@ int dioxide_set_listener(dioxide_listener listener, void *user_data);
  * # Thread safety
  *
  * Any thread. Waits up to a quarter of a second for a lock or a busy device. After a fork the
- * child opens its files anew.
+ * child has the locks of the parent's writing handles too, until it ends or calls exec. Meanwhile
+ * neither can open such a file for writing again: fork before this call.
  *
  * # Safety
  *
@@ -1053,7 +1054,7 @@ int dioxide_open(const char *path,
  * # Errors
  *
  * As `dioxide_open`, and:
- * - EINVAL: also a chunk that is not such a multiple.
+ * - EINVAL: also a chunk that is not such a multiple, or more than 64 paths.
  * - EOPNOTSUPP: files and devices mixed, a chunk longer than 1 TiB, or no member.
  * - EUCLEAN: these are not the members of one volume, in this order.
  *
@@ -1092,6 +1093,7 @@ int dioxide_open_striped(const char *const *paths,
  * # Errors
  *
  * As `dioxide_open` for the volume, and:
+ * - EBUSY: for writing, while this process has files of the volume open only for reading.
  * - EOPNOTSUPP: no ext2 or ext3, an unsupported feature, a volume that must be checked first, a
  *   path that names no regular file, or O_CREAT.
  * - EUCLEAN: the volume is inconsistent.
@@ -1449,7 +1451,9 @@ int dioxide_recover(const char *path, uint32_t how, struct dioxide_recovery *fou
  *
  * # Errors
  *
- * As `dioxide_recover`, and:
+ * As `dioxide_recover`, and those of the arguments of `dioxide_open_striped`:
+ * - EINVAL: an invalid chunk, or more than 64 paths.
+ * - EOPNOTSUPP: files and devices mixed, a chunk longer than 1 TiB, or no member.
  * - EUCLEAN: these are not the members of one volume, in this order.
  *
  * # Thread safety
@@ -1517,7 +1521,8 @@ int dioxide_stats(struct dioxide_file *file, struct dioxide_stats *stats);
  *
  * After a crash this call finds every acknowledged record, and possibly whole records behind them
  * that were in flight. It never finds a torn record, an old one of a reused segment, or a part of
- * a batch. Damage of acknowledged records is an error, never a shorter log.
+ * a batch. Damage of acknowledged records is an error, never a shorter log. docs/log.md has the
+ * limits of that.
  *
  * A log on a device begins at its first block. For a new one the first MiB must be zeros, so that
  * no file system is overwritten.
@@ -1531,16 +1536,17 @@ int dioxide_stats(struct dioxide_file *file, struct dioxide_stats *stats);
  *
  * - EBUSY: another process, or this one, has the log open.
  * - ENOENT: there is no log, and `options` has DIOXIDE_LOG_NO_CREATE.
- * - EUCLEAN: the log is damaged, or the device has other content. Nothing was changed; the message
- *   has path and offset. Restore the log from a copy.
+ * - EUCLEAN: the log is damaged: restore it from a copy. Or the device has other content: clear
+ *   its first MiB. Nothing was changed; the message has path and offset.
  * - EPROTONOSUPPORT: a later version of the library wrote the log.
- * - E2BIG: `options` has values that this version of the library does not know.
+ * - E2BIG: `options` has members that this version of the library does not know.
  * - EINVAL: a pointer is NULL, options are invalid, or it is a log of streams.
  * - Others: errors of `dioxide_open` and of the kernel.
  *
  * # Thread safety
  *
- * Any thread. After a fork, calls of the child fail with EBADF, and it opens its own logs.
+ * Any thread. After a fork, calls of the child fail with EBADF, and it opens other logs. It keeps
+ * the lock of this one until it ends or calls exec: fork before this call.
  *
  * # Safety
  *
@@ -1573,7 +1579,8 @@ int dioxide_log_open(const char *path,
  * - EBADF: `log` was opened by the process that this one was forked from.
  * - EINVAL: `log` is NULL, or `data` is NULL with a length above 0.
  * - Others: the error of the write, after which the log takes no more. That may be ENOSPC too, on
- *   copy-on-write and thin media; the next append is EIO then.
+ *   copy-on-write and thin media; the next append is EIO then. Or the reason why a segment could
+ *   not be made, for example EMFILE. Nothing was appended then, and the log takes more.
  *
  * # Thread safety
  *
@@ -1857,8 +1864,8 @@ int64_t dioxide_log_stable_lsn(struct dioxide_log *log);
  *
  * # Errors
  *
- * - EBADF: `log` was opened by the process that this one was forked from. The log is unchanged,
- *   and the memory is freed.
+ * - EBADF: `log` was opened by the process that this one was forked from. The log is unchanged.
+ *   Its descriptors stay open until the calling process ends or calls exec.
  * - EINVAL: `log` is NULL.
  * - EIO and others: the error of a write. The log is closed nevertheless, and the next open
  *   recovers it.

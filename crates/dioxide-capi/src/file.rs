@@ -483,7 +483,7 @@ pub unsafe extern "C" fn dioxide_growth(file: *mut dioxide_file) -> c_int {
 
 /// The file descriptor, for inspection with fstat(2), for instance. It belongs to the library:
 /// closing it, or writing through it, breaks the library's promises. Of a striped volume it is that
-/// of the first member.
+/// of the first member, and of a file in an image that of the image.
 ///
 /// # Return value
 ///

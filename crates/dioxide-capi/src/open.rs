@@ -35,7 +35,7 @@ use std::ffi::{c_char, c_int};
 /// - EAGAIN: another process has the file open for writing.
 /// - EBUSY: the block device is in use, or the file is the image behind a loop device. Or a crash
 ///   left the file preallocated, and another process has it open for writing.
-/// - E2BIG: `options` has values that this version of the library does not know.
+/// - E2BIG: `options` has members that this version of the library does not know.
 /// - EINVAL: a pointer is NULL, or flags or options are invalid.
 /// - EIO: a flush failed on that file system before; mount it anew.
 /// - EOPNOTSUPP: no direct I/O here, or neither a file nor a device.
@@ -46,7 +46,8 @@ use std::ffi::{c_char, c_int};
 /// # Thread safety
 ///
 /// Any thread. Waits up to a quarter of a second for a lock or a busy device. After a fork the
-/// child opens its files anew.
+/// child has the locks of the parent's writing handles too, until it ends or calls exec. Meanwhile
+/// neither can open such a file for writing again: fork before this call.
 ///
 /// # Safety
 ///
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn dioxide_open(
 /// # Errors
 ///
 /// As `dioxide_open`, and:
-/// - EINVAL: also a chunk that is not such a multiple.
+/// - EINVAL: also a chunk that is not such a multiple, or more than 64 paths.
 /// - EOPNOTSUPP: files and devices mixed, a chunk longer than 1 TiB, or no member.
 /// - EUCLEAN: these are not the members of one volume, in this order.
 ///
@@ -144,6 +145,7 @@ pub unsafe extern "C" fn dioxide_open_striped(
 /// # Errors
 ///
 /// As `dioxide_open` for the volume, and:
+/// - EBUSY: for writing, while this process has files of the volume open only for reading.
 /// - EOPNOTSUPP: no ext2 or ext3, an unsupported feature, a volume that must be checked first, a
 ///   path that names no regular file, or O_CREAT.
 /// - EUCLEAN: the volume is inconsistent.

@@ -32,8 +32,8 @@ pub const DIOXIDE_PAD: u32 = 1;
 /// How a file is opened. A member that is 0 means the default; so does NULL instead of the struct.
 ///
 /// Later versions may have more members. Initialise all of it, and set `size` to its sizeof: then a
-/// program and a library of different versions are compatible. A library that does not support a
-/// request returns E2BIG.
+/// program and a library of different versions are compatible. A library without a member that is
+/// not 0 returns E2BIG; a value that it does not know is EINVAL.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct dioxide_options {

@@ -186,7 +186,9 @@ pub unsafe extern "C" fn dioxide_recover(
 ///
 /// # Errors
 ///
-/// As `dioxide_recover`, and:
+/// As `dioxide_recover`, and those of the arguments of `dioxide_open_striped`:
+/// - EINVAL: an invalid chunk, or more than 64 paths.
+/// - EOPNOTSUPP: files and devices mixed, a chunk longer than 1 TiB, or no member.
 /// - EUCLEAN: these are not the members of one volume, in this order.
 ///
 /// # Thread safety

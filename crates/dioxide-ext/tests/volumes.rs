@@ -1354,7 +1354,7 @@ fn inodes_with_flags_are_respected(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-/// The map was cut before the sectors of the inode were found to be too few.
+/// The map was truncated before the inode was found to have too few sectors.
 fn a_refused_truncate_changed_what_a_file_reads(dir: TestDir, shape: Shape) -> TrialResult {
     let bed = Bed::new(&dir, shape)?;
     let whole = bed.volume.dump("/48k")?;

@@ -47,8 +47,8 @@ use std::time::Instant;
 ///   [`sync`](Self::sync) has made stable, until an append follows.
 /// - Records that hold many headers of frames of their segment may hide damage of their own length.
 ///   [`Report::unsearched`](crate::Report::unsearched) then has their bytes.
-/// - A log without its newest segment looks like a log that ends before it. Copy a directory as a
-///   whole, while no writer has it.
+/// - A log without its newest segment, or without the first 16 KiB of it, looks like a log that
+///   ends before it. Copy a directory as a whole, while no writer has it.
 #[derive(Clone)]
 pub struct Log(Arc<OpenLog>);
 
@@ -74,8 +74,11 @@ impl LogOptions {
     /// # Errors
     ///
     /// - [`Error::Locked`]: another writer has the log open.
-    /// - [`Error::Corrupt`], [`Error::Version`]: the log is damaged, or of a later version.
+    /// - [`Error::Corrupt`], [`Error::Version`]: the log is damaged, or of a later version. Or a
+    ///   device has other content.
     /// - [`Error::Missing`]: there is no log, and [`create`](Self::create) is not set.
+    /// - [`Error::Options`]: an invalid segment size, a device that is too small, a set, or a log
+    ///   of streams.
     ///
     /// Or the error of a system call.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Log> {
@@ -304,7 +307,7 @@ impl Log {
     /// # Errors
     ///
     /// As [`append`](Self::append). While the log is full, it works as long as it frees a segment,
-    /// and some dozen times without.
+    /// and some dozen times without. [`Error::OutOfRange`] above [`Lsn::MAX`].
     pub fn truncate_front(&self, lsn: Lsn) -> Result<()> {
         self.writer().truncate_front(lsn)
     }

@@ -69,7 +69,8 @@ fn hand_out(record: Option<Vec<u8>>, lsn: i64, into: &mut [u8]) -> Result<i64> {
 ///
 /// After a crash this call finds every acknowledged record, and possibly whole records behind them
 /// that were in flight. It never finds a torn record, an old one of a reused segment, or a part of
-/// a batch. Damage of acknowledged records is an error, never a shorter log.
+/// a batch. Damage of acknowledged records is an error, never a shorter log. docs/log.md has the
+/// limits of that.
 ///
 /// A log on a device begins at its first block. For a new one the first MiB must be zeros, so that
 /// no file system is overwritten.
@@ -83,16 +84,17 @@ fn hand_out(record: Option<Vec<u8>>, lsn: i64, into: &mut [u8]) -> Result<i64> {
 ///
 /// - EBUSY: another process, or this one, has the log open.
 /// - ENOENT: there is no log, and `options` has DIOXIDE_LOG_NO_CREATE.
-/// - EUCLEAN: the log is damaged, or the device has other content. Nothing was changed; the message
-///   has path and offset. Restore the log from a copy.
+/// - EUCLEAN: the log is damaged: restore it from a copy. Or the device has other content: clear
+///   its first MiB. Nothing was changed; the message has path and offset.
 /// - EPROTONOSUPPORT: a later version of the library wrote the log.
-/// - E2BIG: `options` has values that this version of the library does not know.
+/// - E2BIG: `options` has members that this version of the library does not know.
 /// - EINVAL: a pointer is NULL, options are invalid, or it is a log of streams.
 /// - Others: errors of `dioxide_open` and of the kernel.
 ///
 /// # Thread safety
 ///
-/// Any thread. After a fork, calls of the child fail with EBADF, and it opens its own logs.
+/// Any thread. After a fork, calls of the child fail with EBADF, and it opens other logs. It keeps
+/// the lock of this one until it ends or calls exec: fork before this call.
 ///
 /// # Safety
 ///
@@ -491,8 +493,8 @@ pub unsafe extern "C" fn dioxide_log_stable_lsn(log: *mut dioxide_log) -> i64 {
 ///
 /// # Errors
 ///
-/// - EBADF: `log` was opened by the process that this one was forked from. The log is unchanged,
-///   and the memory is freed.
+/// - EBADF: `log` was opened by the process that this one was forked from. The log is unchanged.
+///   Its descriptors stay open until the calling process ends or calls exec.
 /// - EINVAL: `log` is NULL.
 /// - EIO and others: the error of a write. The log is closed nevertheless, and the next open
 ///   recovers it.
