@@ -3,10 +3,20 @@
 
 use super::SHARE_MIN;
 use super::case::{Case, doing, only};
-use crate::channels::{Does, Kind};
+use crate::channels::{Does, Kind, plain};
 use crate::finding::{Finding, Wall};
 use crate::waits::Seen;
 use crate::words::{list, mean, percent};
+
+/// Functions of reads, also of those in a page fault.
+const READING: &[&str] = &[
+    "filemap_fault",
+    "filemap_get_pages",
+    "filemap_read",
+    "filemap_read_folio",
+    "filemap_splice_read",
+    "filemap_update_page",
+];
 
 /// It follows the walls: it serialises nothing.
 pub fn waiting(case: &Case<'_>) -> Option<Finding> {
@@ -15,25 +25,31 @@ pub fn waiting(case: &Case<'_>) -> Option<Finding> {
     if share < SHARE_MIN {
         return None;
     }
-    let does = |wanted: Does| case.share(|seen| which(seen) && doing(seen) == Some(wanted));
+    let does = |wanted: Does| case.share(|seen| which(seen) && effect(seen) == Some(wanted));
     let (reads, writes, syncs) = (does(Does::Reads), does(Does::Writes), does(Does::Syncs));
-    let (why, advice) = if syncs >= reads && syncs >= writes && syncs > 0.0 {
+    let most = reads.max(writes).max(syncs).max(share - reads - writes - syncs);
+    let (why, advice) = if syncs == most {
         (
             "syncs write the dirty pages of buffered writes",
             "Write with O_DIRECT, or start writeback early (sync_file_range), so that a sync finds \
              few dirty pages.",
         )
-    } else if reads > writes {
+    } else if reads == most {
         (
-            "buffered reads fetch pages that are not in it",
-            "Read with O_DIRECT and a cache of the program, or read ahead (posix_fadvise), or have \
-             more threads read.",
+            "buffered reads, or reads of mapped files, fetch pages that are not in it",
+            "Read with O_DIRECT and a cache of the program, or read ahead (posix_fadvise, \
+             madvise), or have more threads read.",
         )
-    } else {
+    } else if writes == most {
         (
             "buffered writes wait for pages, or until dirty pages are written",
             "Write with O_DIRECT, which needs no page; or lower vm.dirty_background_bytes, so that \
              writeback begins earlier.",
+        )
+    } else {
+        (
+            "pages are read or written, by calls or page faults that are not visible",
+            "Read and write with O_DIRECT, which needs no page.",
         )
     };
     let functions: Vec<String> = case
@@ -58,11 +74,28 @@ pub fn waiting(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
+/// The effect on the file: by the call, or by the functions in a page fault or an unseen call.
+/// A sendfile or splice that waits for a page reads it.
+fn effect(seen: &Seen<'_>) -> Option<Does> {
+    let by_call = match &seen.sighting.call {
+        Some(call) if matches!(call.name.as_str(), "sendfile" | "splice") => Some(Does::Reads),
+        _ => doing(seen).filter(|does| matches!(does, Does::Reads | Does::Writes | Does::Syncs)),
+    };
+    by_call.or_else(|| {
+        let outer = seen.sighting.stack.iter().map(String::as_str);
+        seen.function.into_iter().chain(outer).map(plain).find_map(|function| match function {
+            _ if function.starts_with("balance_dirty_pages") => Some(Does::Writes),
+            _ if READING.contains(&function) => Some(Does::Reads),
+            _ => None,
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::judge;
     use super::super::tests::{evidence, file, waiting};
-    use crate::evidence::SeenFile;
+    use crate::evidence::{SeenFile, Sighting};
     use crate::finding::{Finding, Wall};
 
     fn of(name: &str, channel: &str) -> Vec<Finding> {
@@ -106,6 +139,26 @@ mod tests {
         let findings = judge(&evidence(vec![buffered], sightings));
         assert_eq!(findings[0].wall, Wall::BufferedWrites, "{findings:#?}");
         assert!(findings.iter().all(|finding| finding.wall != Wall::PageCache), "{findings:#?}");
+    }
+
+    /// Page faults, and reads in calls that this user may not see, were "buffered writes".
+    #[test]
+    fn reads_without_a_visible_call_are_not_writes() {
+        let verdict = |name: Option<&str>, channel: &str, stack: &[&str]| {
+            let call = name.map(super::super::tests::call);
+            let stack = stack.iter().map(ToString::to_string).collect();
+            let sighting = Sighting { call, stack, ..waiting(4000, "", channel) };
+            let findings = judge(&evidence(vec![file("ext4")], vec![sighting]));
+            let mut pages = findings.into_iter().filter(|it| it.wall == Wall::PageCache);
+            pages.next().unwrap().verdict
+        };
+        let fault = ["folio_wait_bit_common", "filemap_fault", "__do_fault"];
+        assert!(verdict(None, fault[0], &fault).contains("reads of mapped files"));
+        assert!(verdict(None, "filemap_update_page", &[]).contains("buffered reads"));
+        assert!(verdict(Some("sendfile"), "folio_wait_bit_common", &[]).contains("buffered reads"));
+        let dirty = "balance_dirty_pages_ratelimited_flags";
+        assert!(verdict(None, dirty, &[]).contains("buffered writes"));
+        assert!(verdict(None, "folio_wait_bit_common", &[]).contains("not visible"));
     }
 
     #[test]
