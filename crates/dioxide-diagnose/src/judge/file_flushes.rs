@@ -18,6 +18,9 @@ const FILES_MIN: usize = 8;
 /// With a larger share of the waits, the flushes of one file matter.
 const LARGEST_SHARE_MAX: f64 = 0.25;
 
+/// With a smaller share of waits for known files, the others may be for one file.
+const KNOWN_SHARE_MIN: f64 = 0.5;
+
 /// The file systems on which files of dioxide share flushes.
 const SHARING: &[&str] = &["ext4", "xfs"];
 
@@ -51,12 +54,16 @@ pub fn finding(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// The waits on the device that has most of them. None if one file stands out there, or if the
-/// program already collects syncs.
+/// The waits on the device that has most of them. None if one file stands out there, if most waits
+/// are for unknown files, or if the program already collects syncs.
 fn many<'a>(case: &'a Case<'_>) -> Option<Many<'a>> {
     let mut waits: BTreeMap<(u32, u32), BTreeMap<u64, Vec<&Seen<'_>>>> = BTreeMap::new();
+    let (mut all, mut known) = (0_u64, 0_u64);
     for seen in case.seen.iter().filter(|seen| waits_for_its_file(seen)) {
-        let file = seen.file?;
+        all = all.saturating_add(seen.sighting.count);
+        // msync names no file; others may be closed by now.
+        let Some(file) = seen.file else { continue };
+        known = known.saturating_add(seen.sighting.count);
         waits.entry(file.device).or_default().entry(file.inode).or_default().push(seen);
     }
     let of_file = |waits: &Vec<&Seen<'_>>| waits::total(waits.iter().copied());
@@ -66,7 +73,8 @@ fn many<'a>(case: &'a Case<'_>) -> Option<Many<'a>> {
     let (number, files) = waits.into_iter().max_by_key(|(_, files)| of_device(files))?;
     let largest = files.values().map(of_file).max()?;
     let stands_out = waits::part(largest, of_device(&files)) > LARGEST_SHARE_MAX;
-    if files.len() < FILES_MIN || stands_out || is_batching(case) {
+    let is_unknown = waits::part(known, all) < KNOWN_SHARE_MIN;
+    if files.len() < FILES_MIN || stands_out || is_unknown || is_batching(case) {
         return None;
     }
     Some(Many {

@@ -334,6 +334,17 @@ fn many_files_have_one_flush_each() {
     assert!(!advice.contains("dioxide::"), "files share no flushes there: {advice}");
 }
 
+/// One msync, whose file is never known, hid the finding.
+#[test]
+fn one_unknown_file_hides_no_flushes_per_file() {
+    let mut evidence = syncs_of_files(100, "ext4");
+    let unknown = Some(Call::named("msync"));
+    evidence.sightings.push(Sighting { call: unknown, ..evidence.sightings[0].clone() });
+    assert_eq!(main_wall(&evidence), Wall::FileFlushes);
+    evidence.sightings[100].count = 2 * LOOKS;
+    assert_eq!(main_wall(&evidence), Wall::Flush, "they may be of one file");
+}
+
 /// A log with segments, a database whose log has most flushes, and a call that is for all files.
 #[test]
 fn the_flushes_of_few_files_are_no_flushes_per_file() {
