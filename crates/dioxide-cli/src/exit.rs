@@ -6,6 +6,7 @@
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
+use dioxide_diagnose::words::list;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -53,11 +54,15 @@ impl std::error::Error for NotStarted {}
 
 /// The observed program was stopped, so there is no verdict on it.
 #[derive(Debug)]
-pub struct Stopped(pub u32);
+pub struct Stopped(pub Vec<u32>);
 
 impl std::fmt::Display for Stopped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {} was stopped: continue it, and repeat", self.0)
+        let pids: Vec<String> = self.0.iter().map(u32::to_string).collect();
+        match &pids[..] {
+            [pid] => write!(f, "process {pid} was stopped: continue it, and repeat"),
+            pids => write!(f, "processes {} were stopped: continue them, and repeat", list(pids)),
+        }
     }
 }
 

@@ -76,18 +76,17 @@ impl DiagnoseDocument {
         }
     }
 
-    /// The first observed process. None for workloads.
-    pub fn observed_pid(&self) -> Option<u32> {
-        self.diagnoses.iter().find_map(|diagnosis| match diagnosis.evidence.subject {
-            Subject::Program { pid, .. } => Some(pid),
-            Subject::Workload(_) => None,
-        })
+    /// Whether it is of an observed program, not of workloads.
+    pub fn is_of_program(&self) -> bool {
+        let is_program = |it: &Diagnosis| matches!(it.evidence.subject, Subject::Program { .. });
+        self.diagnoses.iter().any(is_program)
     }
 
-    /// Whether the main finding is that the program was stopped.
-    pub fn is_stopped(&self) -> bool {
-        let mut main = self.diagnoses.iter().filter_map(|diagnosis| diagnosis.findings.first());
-        main.any(|finding| finding.wall == Wall::Stopped)
+    /// The stopped processes, if the main finding is that an observed program was stopped.
+    pub fn stopped_pids(&self) -> Option<Vec<u32>> {
+        let diagnosis = self.diagnoses.first().filter(|_| self.is_of_program())?;
+        let is_stopped = diagnosis.findings.first()?.wall == Wall::Stopped;
+        is_stopped.then(|| judge::stopped_processes(&diagnosis.evidence))
     }
 }
 
@@ -243,8 +242,28 @@ pub mod examples {
 
 #[cfg(test)]
 mod tests {
-    use super::examples::{appends, document};
+    use super::examples::{appends, document, program};
     use super::*;
+    use crate::exit::Stopped;
+    use dioxide_diagnose::evidence::Sighting;
+
+    /// The message named the first observed process.
+    #[test]
+    fn the_message_names_the_stopped_processes() {
+        let mut evidence = program().evidence;
+        evidence.sightings.truncate(1);
+        (evidence.sightings[0].state, evidence.sightings[0].process) = ('T', 12);
+        let message = |evidence| {
+            let document = document(vec![Diagnosis::of_program(evidence)]);
+            Stopped(document.stopped_pids().unwrap()).to_string()
+        };
+        let one = message(evidence.clone());
+        assert_eq!(one, "process 12 was stopped: continue it, and repeat");
+        let other = Sighting { process: 13, ..evidence.sightings[0].clone() };
+        evidence.sightings.push(other);
+        assert!(message(evidence).starts_with("processes 12 and 13 were stopped"));
+        assert_eq!(document(vec![program()]).stopped_pids(), None);
+    }
 
     #[test]
     fn what_is_written_can_be_read_back() {

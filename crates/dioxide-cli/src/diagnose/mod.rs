@@ -35,8 +35,8 @@ pub fn run(args: args::Diagnose) -> Result<()> {
     let texts = output::texts(&args.output, &document, || html::diagnose::page(&document))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);
     output::deliver(&texts, terminal, |page| people::print(&document, args.verbose, page))?;
-    match document.observed_pid().filter(|_| document.is_stopped()) {
-        Some(pid) => Err(Stopped(pid).into()),
+    match document.stopped_pids() {
+        Some(pids) => Err(Stopped(pids).into()),
         None => Ok(()),
     }
 }

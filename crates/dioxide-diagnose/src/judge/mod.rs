@@ -26,6 +26,8 @@ use crate::host::ext4::FAST_COMMIT_WARNING;
 use crate::words::counted;
 use case::Case;
 
+pub use stopped::processes as stopped_processes;
+
 /// Below this share of I/O time a wait is no bottleneck.
 pub const SHARE_MIN: f64 = 0.25;
 

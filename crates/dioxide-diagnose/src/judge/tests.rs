@@ -973,6 +973,19 @@ fn a_stopped_program_is_not_healthy() {
     assert!(frozen.advice[0].contains("cgroup.freeze"), "{:?}", frozen.advice);
 }
 
+/// The advice was to continue the first observed process.
+#[test]
+fn the_stopped_process_is_named_not_the_first() {
+    let of = |process, state| Sighting { process, ..stopped(LOOKS, state) };
+    let advice = |sightings| judge(&evidence(vec![], sightings)).swap_remove(0).advice.join(" ");
+    let running = Sighting { process: 7, ..running(LOOKS) };
+    let one = advice(vec![running.clone(), of(8, 'T'), of(9, 't')]);
+    assert!(one.contains("Continue it with kill -CONT 8,"), "{one}");
+    let two = vec![running, of(8, 'T'), of(9, 'T')];
+    assert!(advice(two.clone()).contains("Continue processes 8 and 9 with kill -CONT"));
+    assert_eq!(stopped_processes(&evidence(vec![], two)), [8, 9]);
+}
+
 /// The verdict on the rest of the time stays, unless it is that nothing serialises.
 #[test]
 fn a_program_that_stops_midway_is_told_so() {

@@ -106,7 +106,7 @@ fn parse(text: &[u8]) -> Result<DiagnoseDocument> {
     );
     let document: DiagnoseDocument = serde_json::from_value(value)
         .with_context(|| format!("is not quite a document of diagnose; {NEEDED}"))?;
-    ensure!(document.observed_pid().is_some(), "is the diagnosis of a path; {NEEDED}");
+    ensure!(document.is_of_program(), "is the diagnosis of a path; {NEEDED}");
     Ok(document)
 }
 
