@@ -232,9 +232,14 @@ fn on_a_file_system(
     measure(place, document)
 }
 
+/// The unit of direct I/O. A block if the kernel states none, or 0: then it is not direct.
+fn unit_bytes(facts: &Facts) -> u64 {
+    facts.number("offset_bytes").filter(|unit| *unit > 0).unwrap_or(site::BLOCK_BYTES)
+}
+
 /// Whether direct I/O accepts the measured block size.
 fn takes_blocks(document: &mut ProbeDocument) -> bool {
-    let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
+    let unit = unit_bytes(&document.facts);
     if unit > site::BLOCK_BYTES {
         let unit = units::size(unit);
         document.unmeasured.push(format!(
@@ -245,7 +250,7 @@ fn takes_blocks(document: &mut ProbeDocument) -> bool {
 }
 
 fn measure(place: &BenchTarget, document: &mut ProbeDocument) -> Result<()> {
-    let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
+    let unit = unit_bytes(&document.facts);
     let site = |target| Site::new(place, target, unit).transpose();
     let sites = concurrency::TARGETS.into_iter().filter_map(site).collect::<Result<Vec<_>>>()?;
     let progress = Progress::of(
@@ -285,4 +290,21 @@ fn on_a_device(
     let sites = [Site::of_device(device.try_clone()?, bytes)];
     document.concurrency = concurrency::of(&sites, &Progress::of(concurrency::TURNS))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ext4 with data=journal states an alignment of 0. Then writes of 0 bytes were measured.
+    #[test]
+    fn no_write_of_0_bytes_is_measured() {
+        let unit = |stated: u64| {
+            let mut facts = Facts::default();
+            facts.know(Topic::Alignment, "offset_bytes", "offset and length", stated, "statx");
+            unit_bytes(&facts)
+        };
+        assert_eq!([0, 512].map(unit), [site::BLOCK_BYTES, 512]);
+        assert_eq!(unit_bytes(&Facts::default()), site::BLOCK_BYTES);
+    }
 }
