@@ -5,7 +5,7 @@ use crate::evidence::SeenFile;
 use crate::host::mount::{Mount, mounts_of};
 use crate::host::{ext4, overlay};
 use rustix::fs::{AtFlags, FileType, OFlags, Stat, major, minor, readlinkat, stat, statat};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 
 /// Further files are ignored, so that evidence stays small.
@@ -104,12 +104,14 @@ impl Files {
         field(&process.read(&format!("fdinfo/{descriptor}"))?, "pos:")?.parse().ok()
     }
 
-    /// Reads all descriptors of a process again: a number may refer to another file, or have other
-    /// flags.
-    pub fn scan(&mut self, process: &Process) {
-        self.descriptors.retain(|(pid, _), _| *pid != process.pid);
-        for descriptor in process.descriptors() {
-            self.look_up(process, descriptor);
+    /// Reads all descriptors of these processes again: a number may refer to another file, or have
+    /// other flags.
+    pub fn scan(&mut self, processes: &BTreeMap<u32, Process>) {
+        self.descriptors.retain(|(pid, _), _| !processes.contains_key(pid));
+        for process in processes.values() {
+            for descriptor in process.descriptors() {
+                self.look_up(process, descriptor);
+            }
         }
     }
 

@@ -47,13 +47,12 @@ use cgroups::Cgroups;
 use devices::Devices;
 use files::Files;
 use look::normalised;
-use pace::Pace;
+use pace::{Errand, Pace, cpu_time};
 use process::Process;
 use queues::{NAP, Part, Queues, ThreadReading, WaitingThread};
 use recorder::Recorder;
 use rivals::{Rivals, waits_for_inode};
 use rustix::fs::makedev;
-use rustix::time::{ClockId, clock_gettime};
 use stacks::Stacks;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -68,7 +67,7 @@ use watched::Watched;
 
 /// New processes and threads are found within this time.
 const SCAN_INTERVAL: Duration = Duration::from_millis(50);
-/// Interval of reading open files on which no thread was sampled.
+/// The minimum interval of reading open files on which no thread was sampled.
 const FILES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Prefix of the kernel's names for the worker threads of io_uring rings.
@@ -256,6 +255,7 @@ impl Drop for Watcher {
 struct Gathering {
     watched: Watched,
     files: Files,
+    file_scans: Errand,
     devices: Devices,
     cgroups: Cgroups,
     queues: Queues,
@@ -287,6 +287,7 @@ impl Gathering {
         let mut gathering = Self {
             watched,
             files: Files::default(),
+            file_scans: Errand::new(FILES_INTERVAL),
             devices: Devices::default(),
             cgroups: Cgroups::default(),
             queues: Queues::default(),
@@ -324,16 +325,17 @@ impl Gathering {
 
     fn sample(&mut self, stopped: &Receiver<()>) {
         let mut pace = Pace::default();
-        let (mut scanned, mut files_scanned) = (self.begun, self.begun);
+        let mut scanned = self.begun;
+        // That of the run before the begin.
+        self.file_scans.take_cost();
         loop {
             let cpu = cpu_time();
             if scanned.elapsed() >= SCAN_INTERVAL {
                 self.scan();
                 scanned = Instant::now();
             }
-            if files_scanned.elapsed() >= FILES_INTERVAL {
+            if self.file_scans.is_due() {
                 self.scan_files();
-                files_scanned = Instant::now();
             }
             self.look();
             self.looks.fetch_add(1, Ordering::Relaxed);
@@ -341,7 +343,8 @@ impl Gathering {
                 self.is_over.store(true, Ordering::Relaxed);
                 return;
             }
-            let pause = pace.next(cpu_time().saturating_sub(cpu));
+            let beside = self.file_scans.take_cost() + self.rivals.searches.take_cost();
+            let pause = pace.next(cpu_time().saturating_sub(cpu + beside));
             if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
@@ -359,12 +362,14 @@ impl Gathering {
     }
 
     fn scan_files(&mut self) {
+        let begun = cpu_time();
         self.files.next_look();
         self.watched.scan_files(&mut self.files);
         self.devices.find(self.files.disks());
         for process in self.watched.processes.values() {
             self.cgroups.find(&process.read("cgroup").unwrap_or_default());
         }
+        self.file_scans.ran(cpu_time().saturating_sub(begun));
     }
 
     fn look(&mut self) {
@@ -603,10 +608,4 @@ fn place(call: &mut Call, transfer: Transfer, files: &mut Files, process: &Proce
     call.extends = transfer.is_write.then(|| offset.saturating_add(length) > open.size_before);
     call.is_aligned =
         Some(offset.is_multiple_of(block_bytes) && length.is_multiple_of(block_bytes));
-}
-
-/// CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

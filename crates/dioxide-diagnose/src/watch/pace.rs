@@ -1,6 +1,7 @@
-//! The rate of sampling: as high as is cheap.
+//! The rate of sampling, and of the work beside it: as high as is cheap.
 
-use std::time::Duration;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
 
 /// The maximum cost of sampling, as a share of one processor.
 const COST_MAX: f64 = 0.03;
@@ -9,6 +10,8 @@ const FIRST_COST_MAX: f64 = 0.15;
 const FIRST: u64 = 150;
 const INTERVAL_MIN: Duration = Duration::from_millis(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// The maximum cost of one errand.
+const ERRAND_COST_MAX: f64 = 0.01;
 /// The fractional parts of its multiples are evenly distributed, without order.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
@@ -32,6 +35,42 @@ impl Pace {
         let mean = Duration::from_secs_f64(self.cost / cost_max).clamp(INTERVAL_MIN, INTERVAL_MAX);
         mean.mul_f64(spread)
     }
+}
+
+/// Work beside the samples, whose cost does not count as theirs: one run may cost much more.
+#[derive(Debug)]
+pub struct Errand {
+    interval_min: Duration,
+    due: Instant,
+    /// CPU time since the last [`Self::take_cost`].
+    cost: Duration,
+}
+
+impl Errand {
+    /// Due at once.
+    pub fn new(interval_min: Duration) -> Self {
+        Self { interval_min, due: Instant::now(), cost: Duration::ZERO }
+    }
+
+    pub fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    /// It ran, and took this much CPU time.
+    pub fn ran(&mut self, cost: Duration) {
+        self.due = Instant::now() + cost.div_f64(ERRAND_COST_MAX).max(self.interval_min);
+        self.cost += cost;
+    }
+
+    pub fn take_cost(&mut self) -> Duration {
+        std::mem::take(&mut self.cost)
+    }
+}
+
+/// CPU time of the calling thread.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[cfg(test)]
@@ -66,6 +105,19 @@ mod tests {
         let within = |interval: Duration, about: Duration| interval.abs_diff(about) < about / 50;
         assert!(within(mean_interval(Duration::from_micros(1)), INTERVAL_MIN));
         assert!(within(mean_interval(Duration::from_secs(1)), INTERVAL_MAX));
+    }
+
+    /// Reading many descriptors each second slowed the samples down to one a second.
+    #[test]
+    fn errands_do_not_slow_samples_down() {
+        let minute = Duration::from_secs(60);
+        let mut errand = Errand::new(Duration::from_secs(1));
+        assert!(errand.is_due());
+        errand.ran(minute);
+        assert!(!errand.is_due() && errand.due > Instant::now() + 99 * minute);
+        assert_eq!((errand.take_cost(), errand.take_cost()), (minute, Duration::ZERO));
+        errand.ran(Duration::ZERO);
+        assert!(errand.due < Instant::now() + minute);
     }
 
     #[test]

@@ -4,15 +4,16 @@
 use super::calls::About;
 use super::files::Files;
 use super::look::Look;
+use super::pace::{Errand, cpu_time};
 use super::process::Process;
 use crate::channels::{self, Kind, Surroundings};
 use crate::contenders::{Contender, Contenders};
 use crate::evidence::{Call, SeenFile};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Interval of searching for processes.
+/// The minimum interval of searching for processes.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Descriptors to look up in one search. The next search continues behind them.
 const DESCRIPTORS_MAX: usize = 10_000;
@@ -28,7 +29,7 @@ const REPORTED_MAX: usize = 128;
 /// The call of a thread that runs: the kernel shows it for waiting threads only.
 pub const RUNNING: &str = "running";
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Rivals {
     /// Files whose lock a watched thread waited for: ever, and in this pass.
     contended: BTreeSet<usize>,
@@ -39,7 +40,7 @@ pub struct Rivals {
     left_out: BTreeSet<u32>,
     seen: BTreeMap<Key, (u64, u64)>,
     passes: u64,
-    searched: Option<Instant>,
+    pub searches: Errand,
     /// The first process of the next search, and whether one search reached the end.
     next: u32,
     is_complete: bool,
@@ -84,6 +85,23 @@ pub fn waits_for_inode(look: &Look, call: Option<&Call>, file: Option<&SeenFile>
     })
 }
 
+impl Default for Rivals {
+    fn default() -> Self {
+        Self {
+            contended: BTreeSet::new(),
+            contended_now: BTreeSet::new(),
+            processes: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            left_out: BTreeSet::new(),
+            seen: BTreeMap::new(),
+            passes: 0,
+            searches: Errand::new(SEARCH_INTERVAL),
+            next: 0,
+            is_complete: false,
+        }
+    }
+}
+
 impl Rivals {
     /// A watched thread waits for the lock of this file in this pass.
     pub fn wait(&mut self, file: usize) {
@@ -97,10 +115,10 @@ impl Rivals {
             return;
         }
         self.contended.extend(&now);
-        let is_due = self.searched.is_none_or(|at| at.elapsed() >= SEARCH_INTERVAL);
-        if is_due {
+        if self.searches.is_due() {
+            let begun = cpu_time();
             self.search(watched, files);
-            self.searched = Some(Instant::now());
+            self.searches.ran(cpu_time().saturating_sub(begun));
         }
         self.passes += 1;
         for rival in self.processes.values_mut() {
@@ -323,9 +341,10 @@ mod tests {
             process.find_threads(0);
             let files_of = HashMap::from([(descriptor, (file, None))]);
             let rival = Rival { process, name: String::new(), files: files_of, idle: 0 };
-            let searched = Some(Instant::now());
             let processes = [(own.pid, rival)].into();
-            let mut rivals = Rivals { searched, processes, ..Rivals::default() };
+            let mut rivals = Rivals { processes, ..Rivals::default() };
+            // No search is due.
+            rivals.searches.ran(Duration::from_secs(60));
             rivals.wait(file);
             rivals.look(&BTreeMap::new(), &files);
             let threads = rivals.finish().unwrap().threads;

@@ -205,9 +205,7 @@ impl Watched {
         if let Some(command) = self.processes.get(&self.pid).and_then(Process::command) {
             self.command = command;
         }
-        for process in self.processes.values() {
-            files.scan(process);
-        }
+        files.scan(&self.processes);
     }
 }
 
