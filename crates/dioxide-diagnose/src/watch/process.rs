@@ -231,6 +231,13 @@ impl Thread {
         (state != 'Z' && state != 'X').then_some(state)
     }
 
+    /// Whether its files stay open.
+    #[cfg(test)]
+    pub fn stays_open(&self) -> bool {
+        let mut sources = [&self.stat, &self.syscall, &self.place, &self.schedstat].into_iter();
+        sources.all(|source| matches!(source, Source::Open(_)))
+    }
+
     /// How often it has run. None if it has ended, or the kernel does not count that.
     pub fn runs(&self, dir: &OwnedFd) -> Option<u64> {
         parse_schedstat(self.schedstat.read(dir, &mut [0; TEXT_MAX]).ok()?)

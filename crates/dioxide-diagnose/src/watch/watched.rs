@@ -38,19 +38,7 @@ impl Watched {
             Whom::Program { pid } => pid,
             Whom::OwnThreads { .. } => std::process::id(),
         };
-        let mut process = open(pid)?;
-        if !process.find_threads(0) {
-            return Err(match process.unreaped_by() {
-                Some(parent) => Error::Zombie { pid, parent },
-                None => Error::NoSuchProcess { pid },
-            });
-        }
-        if process.is_kernels() {
-            return Err(Error::KernelThread { pid });
-        }
-        if !process.rights.descriptors {
-            return Err(refusal(&process));
-        }
+        let mut process = find(pid, 0)?;
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open_threads_max = descriptors / DESCRIPTORS_PART / DESCRIPTORS_OF_THREAD;
         process.threads.clear();
@@ -78,21 +66,22 @@ impl Watched {
 
     /// Finds all of a selection that may be watched. Fails as the first one does if none may.
     pub fn find_all(selection: &Selection) -> Result<Self, Error> {
-        let mut first_error = None;
+        let mut errors = Vec::new();
         let mut pids = selection.pids.iter().copied();
         let found = pids.by_ref().find_map(|pid| {
-            Self::find(Whom::Program { pid }).map_err(|error| first_error.get_or_insert(error)).ok()
+            Self::find(Whom::Program { pid }).map_err(|error| errors.push(error)).ok()
         });
         let Some(mut watched) = found else {
-            return Err(first_error.unwrap_or(Error::NoSuchProcess { pid: 0 }));
+            return Err(errors.into_iter().next().unwrap_or(Error::NoSuchProcess { pid: 0 }));
         };
-        if let Some(error @ Error::NotAllowed { .. }) = first_error {
-            watched.unseen.insert(error.to_string());
-        }
         watched.cgroups.clone_from(&selection.cgroups);
         for pid in pids {
-            watched.add_child(pid);
+            errors.extend(watched.add_child(pid).err());
         }
+        // Processes of a cgroup may end, and threads of the kernel are not wanted there.
+        let is_told =
+            |error: &Error| watched.cgroups.is_empty() || matches!(error, Error::NotAllowed { .. });
+        watched.unseen.extend(errors.iter().filter(|error| is_told(error)).map(Error::to_string));
         Ok(watched)
     }
 
@@ -143,7 +132,8 @@ impl Watched {
         for pid in members.collect::<Vec<_>>() {
             let is_known = self.processes.contains_key(&pid) || pid == std::process::id();
             if !is_known && !self.refused.contains(&pid) {
-                self.add_child(pid);
+                // It may have ended.
+                let _ = self.add_child(pid);
             }
         }
     }
@@ -159,35 +149,35 @@ impl Watched {
         while let Some(parent) = parents.pop() {
             for pid in self.processes[&parent].children() {
                 let is_known = self.processes.contains_key(&pid) || pid == std::process::id();
-                if !is_known && !self.refused.contains(&pid) && self.add_child(pid) {
+                if !is_known && !self.refused.contains(&pid) && self.add_child(pid).is_ok() {
                     parents.push(pid);
                 }
             }
         }
     }
 
-    /// Whether the process exists and may be watched.
-    fn add_child(&mut self, pid: u32) -> bool {
-        let mut child = match Process::find(pid) {
-            Ok(child) => child,
-            Err(Errno::MFILE) => {
+    /// Adds a process that exists and may be watched.
+    fn add_child(&mut self, pid: u32) -> Result<(), Error> {
+        let open: usize = self.processes.values().map(|process| process.threads.len()).sum();
+        let child = find(pid, self.open_threads_max.saturating_sub(open));
+        match &child {
+            Err(error @ Error::NotAllowed { .. }) => {
+                self.unseen.insert(error.to_string());
+                self.refused.insert(pid);
+            }
+            Err(Error::KernelThread { .. }) => {
+                self.refused.insert(pid);
+            }
+            Err(Error::Proc { errno, .. })
+                if errno.raw_os_error() == Some(Errno::MFILE.raw_os_error()) =>
+            {
                 self.unseen
                     .insert("some processes: more than may be kept open here (ulimit -n)".into());
-                return false;
             }
-            // It has ended.
-            Err(_) => return false,
-        };
-        if !child.find_threads(0) {
-            return false;
+            _ => {}
         }
-        if !child.rights.descriptors {
-            self.unseen.insert(refusal(&child).to_string());
-            self.refused.insert(pid);
-            return false;
-        }
-        self.add(child);
-        true
+        self.add(child?);
+        Ok(())
     }
 
     /// The IDs of all sampled threads.
@@ -209,11 +199,25 @@ impl Watched {
     }
 }
 
-fn open(pid: u32) -> Result<Process, Error> {
-    Process::find(pid).map_err(|errno| match errno {
+/// The process, if it exists and may be watched. Keeps files of at most `open_max` threads open.
+fn find(pid: u32, open_max: usize) -> Result<Process, Error> {
+    let mut process = Process::find(pid).map_err(|errno| match errno {
         Errno::NOENT => Error::NoSuchProcess { pid },
         errno => Error::Proc { pid, errno: errno.into() },
-    })
+    })?;
+    if process.is_kernels() {
+        return Err(Error::KernelThread { pid });
+    }
+    if !process.find_threads(open_max) {
+        return Err(match process.unreaped_by() {
+            Some(parent) => Error::Zombie { pid, parent },
+            None => Error::NoSuchProcess { pid },
+        });
+    }
+    if !process.rights.descriptors {
+        return Err(refusal(&process));
+    }
+    Ok(process)
 }
 
 fn refusal(process: &Process) -> Error {
@@ -223,9 +227,10 @@ fn refusal(process: &Process) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::process::Thread;
     use super::*;
     use rustix::process::{Pid, Signal, kill_process};
-    use std::process::Command;
+    use std::process::{Child, Command};
 
     #[test]
     fn a_program_that_has_ended_keeps_its_command_line() {
@@ -240,5 +245,69 @@ mod tests {
         watched.scan_files(&mut Files::default());
         sleep.wait().unwrap();
         assert_eq!(watched.command, "sleep 1000");
+    }
+
+    /// Both end with the test.
+    struct Sleepers([Child; 2]);
+
+    impl Sleepers {
+        fn start() -> Self {
+            Self(
+                [1000, 1001]
+                    .map(|time| Command::new("sleep").arg(time.to_string()).spawn().unwrap()),
+            )
+        }
+
+        fn pids(&self) -> Vec<u32> {
+            self.0.iter().map(Child::id).collect()
+        }
+    }
+
+    impl Drop for Sleepers {
+        fn drop(&mut self) {
+            self.0.iter_mut().for_each(|sleep| drop(sleep.kill().and_then(|()| sleep.wait())));
+        }
+    }
+
+    fn of(pids: Vec<u32>) -> Watched {
+        Watched::find_all(&Selection { pids, ..Selection::default() }).unwrap()
+    }
+
+    /// The files of all processes but the first were opened for each sample.
+    #[test]
+    fn threads_of_later_processes_stay_open() {
+        let sleepers = Sleepers::start();
+        let mut watched = of(sleepers.pids());
+        watched.scan();
+        let mut threads = watched.processes.values().flat_map(|process| process.threads.values());
+        assert!(watched.processes.len() == 2 && threads.all(Thread::stays_open));
+    }
+
+    /// A wanted process that did not exist was left out without a word.
+    #[test]
+    fn a_missing_process_is_named() {
+        let sleepers = Sleepers::start();
+        let missing = format!("there is no process {}", u32::MAX);
+        for at in [0, 1, 2] {
+            let mut pids = sleepers.pids();
+            pids.insert(at, u32::MAX);
+            let watched = of(pids);
+            assert!(watched.unseen.contains(&missing), "{:?}", watched.unseen);
+            assert_eq!(watched.processes.len(), 2);
+        }
+    }
+
+    /// Those in a cgroup were sampled.
+    #[test]
+    fn threads_of_the_kernel_are_left_out() {
+        const KTHREADD: u32 = 2;
+        if !Process::find(KTHREADD).is_ok_and(|process| process.is_kernels()) {
+            return;
+        }
+        let sleepers = Sleepers::start();
+        let watched = of([sleepers.pids(), vec![KTHREADD]].concat());
+        assert!(watched.processes.keys().copied().eq(BTreeSet::from_iter(sleepers.pids())));
+        assert!(watched.refused.contains(&KTHREADD));
+        assert!(watched.unseen.contains("process 2 is a thread of the kernel"));
     }
 }
