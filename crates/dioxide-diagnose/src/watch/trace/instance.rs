@@ -121,9 +121,14 @@ impl Instance {
         let pipe = self.pipe.as_mut().expect("open until it is dropped");
         // A program may record faster than this thread reads.
         match pipe.take(DRAINED_MAX).read_to_end(text) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            result => result.map(drop),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            result => result?,
+        };
+        let is_truncated = text.len() as u64 >= DRAINED_MAX;
+        if is_truncated {
+            File::options().write(true).truncate(true).open(self.dir.join("trace"))?;
         }
+        Ok(is_truncated)
     }
 
     fn write(&self, name: &str, value: &str) -> io::Result<()> {

@@ -26,7 +26,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use text::Parsed;
+use text::{Event, Parsed};
 
 const PERIOD: Duration = Duration::from_millis(250);
 const SLICE_MIN: Duration = Duration::from_millis(2);
@@ -217,27 +217,26 @@ impl Slices {
         }
     }
 
-    /// Adds the slice from `begun_ns` to about `ended_ns`, and returns its end: later events may be
-    /// in it.
-    fn take(&mut self, mut begun_ns: u64, ended_ns: u64) -> io::Result<u64> {
+    /// Adds the slice from `begun_ns` to about `ended_ns`, and returns the begin of the next one:
+    /// later events may be in it.
+    fn take(&mut self, begun_ns: u64, ended_ns: u64) -> io::Result<u64> {
         let mut text = Vec::new();
-        self.instance.drain(&mut text)?;
-        let Parsed { mut events, lost, whole_from_ns } = text::parse(&text);
-        let ended_ns = events.iter().map(|event| event.at_ns).fold(ended_ns, u64::max);
+        let is_truncated = self.instance.drain(&mut text)?;
+        let next_ns = if is_truncated { now_ns() } else { 0 };
+        let Recorded { events, lost, from_ns, to_ns } =
+            recorded(&text, is_truncated, (begun_ns, ended_ns));
+        let ended_ns = ended_ns.max(to_ns);
         let number = events.len();
         let mut calls = Vec::new();
-        if lost > 0 {
-            // The buffer was too small, so the slice was shorter.
-            events.retain(|event| event.at_ns >= whole_from_ns);
+        if from_ns > begun_ns {
             calls = self.pairs.interrupt(begun_ns);
-            begun_ns = begun_ns.max(whole_from_ns);
         }
-        let length_ns = ended_ns.saturating_sub(begun_ns).max(1);
+        let length_ns = to_ns.saturating_sub(from_ns).max(1);
         let weight = ((ended_ns - self.ended_ns) as f64 / length_ns as f64).max(1.0);
-        self.account.add(&events, (begun_ns, ended_ns), weight);
+        self.account.add(&events, (from_ns, to_ns), weight);
         calls.extend(self.pairs.add(&events, weight));
-        if !self.is_on {
-            calls.extend(self.pairs.interrupt(ended_ns));
+        if is_truncated || !self.is_on {
+            calls.extend(self.pairs.interrupt(to_ns));
         }
         // Its receiver is there as long as this thread.
         let _ = self.batches.send(Batch {
@@ -250,8 +249,29 @@ impl Slices {
         self.ended_ns = ended_ns;
         self.last.lock().unwrap_or_else(PoisonError::into_inner).extend(self.account.last.drain());
         self.length = next_length(self.length, number);
-        Ok(ended_ns)
+        Ok(ended_ns.max(next_ns))
     }
+}
+
+/// The events of a slice, none of which is missing between `from_ns` and `to_ns`.
+struct Recorded {
+    events: Vec<Event>,
+    lost: u64,
+    from_ns: u64,
+    to_ns: u64,
+}
+
+/// The events in the text of a slice. Full buffers lost the first ones, and a truncated text lacks
+/// the last ones. The next text may begin with up to a page of the rest.
+fn recorded(text: &[u8], is_truncated: bool, (begun_ns, ended_ns): (u64, u64)) -> Recorded {
+    let whole_lines = text.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
+    let Parsed { mut events, lost, whole_from_ns } = text::parse(&text[..whole_lines]);
+    let from_ns = if lost > 0 { begun_ns.max(whole_from_ns) } else { begun_ns };
+    events.retain(|event| event.at_ns >= from_ns);
+    let last_ns = events.iter().map(|event| event.at_ns).max().unwrap_or(from_ns);
+    let to_ns = if is_truncated { last_ns } else { last_ns.max(ended_ns) };
+    // The number of the last ones is not known.
+    Recorded { events, lost: lost.saturating_add(is_truncated.into()), from_ns, to_ns }
 }
 
 /// The remark on tracing that began late: counts lack the time before.
@@ -327,6 +347,25 @@ fn punts(account: &Account) -> Vec<Punt> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The rest of the text counted as events of the next slice.
+    #[test]
+    fn a_truncated_slice_ends_at_its_last_event() {
+        let line = |micros: u64| {
+            format!("             fio-7       [000]     1.{micros:06}: sys_exit: NR 1 = 4096\n")
+        };
+        let of = |text: &str, is_truncated| {
+            let Recorded { events, lost, from_ns, to_ns } =
+                recorded(text.as_bytes(), is_truncated, (1_000_010_000, 1_000_090_000));
+            let at: Vec<u64> = events.iter().map(|event| event.at_ns % 1_000_000 / 1000).collect();
+            (at, lost, from_ns % 1_000_000 / 1000, to_ns % 1_000_000 / 1000)
+        };
+        let text = [5, 20, 40].map(line).concat();
+        assert_eq!(of(&text, false), (vec![20, 40], 0, 10, 90));
+        assert_eq!(of(&(text + &line(50)[..60]), true), (vec![20, 40], 1, 10, 40));
+        let text = line(20) + "CPU:0 [LOST 12 EVENTS]\n" + &line(40);
+        assert_eq!(of(&text, false), (vec![40], 12, 40, 90));
+    }
 
     #[test]
     fn late_tracing_is_told_from_a_tenth_on() {
