@@ -11,8 +11,8 @@
 //! - if it was in a call that reads, writes, syncs or resizes a file, and did not wait in a known
 //!   function. It was then running or runnable, which is processor time in I/O. The call of a
 //!   running thread is seldom visible;
-//! - if it waited for a lock of the program that is held during I/O ([`Kind::ProgramLock`]): see
-//!   `Futexes`.
+//! - if it waited for a lock of the program, a futex or of a file, that is held during I/O
+//!   ([`Kind::ProgramLock`]): see `Futexes`.
 //! - if it waited for another thread of the program that writes or syncs
 //!   ([`Kind::ProgramQueue`]): see `is_queue`.
 //! - if it waited for completions (`io_uring_enter`, `io_getevents`) and the device has requests in
@@ -198,8 +198,14 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
             Kind::ProgramLock
         }
         Some(_) if futexes.is_queue(sighting.queue) => Kind::ProgramQueue,
-        Some((function, outer)) => channels::entry(function, Surroundings { outer, call, file })
-            .map_or(Kind::Unknown, |entry| entry.kind),
+        Some((function, outer)) => {
+            let entry = channels::entry(function, Surroundings { outer, call, file });
+            match entry.map_or(Kind::Unknown, |entry| entry.kind) {
+                // Waits for the end of another process, for example.
+                Kind::ProgramLock if !futexes.is_file_held(call) => Kind::Idle,
+                kind => kind,
+            }
+        }
     };
     let is_unsorted = matches!(kind, Kind::Processor | Kind::Unknown);
     let is_io = kind.is_io()
@@ -222,7 +228,7 @@ pub(crate) fn futex(sighting: &Sighting) -> Option<Futex> {
     Some(((!call.is_shared).then_some(sighting.process), call.futex?))
 }
 
-/// The futexes that are locks held during I/O.
+/// The futexes that are locks held during I/O, and the files with such locks.
 ///
 /// A thread that waits for a lock and one that waits for work look the same: both sleep in `futex`.
 /// A futex is a lock held during I/O if
@@ -237,6 +243,8 @@ pub(crate) fn futex(sighting: &Sighting) -> Option<Futex> {
 #[derive(Debug)]
 struct Futexes {
     held_over_io: BTreeSet<Futex>,
+    /// The files whose locks (flock, fcntl) are held during I/O, in the same sense.
+    files_held: BTreeSet<Option<usize>>,
     /// Whether the waiters of each queue wait for a thread in a flush or write.
     queues: Vec<bool>,
 }
@@ -250,7 +258,7 @@ pub(crate) const WAITERS_MIN: f64 = 0.5;
 /// The minimum share of time in which a thread writes or syncs under the lock.
 const HELD_MIN: f64 = 0.3;
 
-/// The threads that wait for a futex.
+/// The threads that wait for a futex or a lock of a file.
 #[derive(Debug, Default)]
 struct Waiters<'a> {
     count: u64,
@@ -259,6 +267,21 @@ struct Waiters<'a> {
     locked: u64,
     not_locked: u64,
     task: &'a str,
+}
+
+impl<'a> Waiters<'a> {
+    fn add(&mut self, sighting: &'a Sighting) {
+        self.count = self.count.saturating_add(sighting.count);
+        self.threads.add(sighting);
+        self.task = self.task.max(&sighting.task);
+    }
+}
+
+/// Whether a thread waits for the lock of a file (flock, fcntl).
+fn waits_for_file(sighting: &Sighting) -> bool {
+    let Some((function, outer)) = channels::waited_in(sighting) else { return false };
+    let around = Surroundings { outer, call: None, file: None };
+    channels::entry(function, around).is_some_and(|entry| entry.kind == Kind::ProgramLock)
 }
 
 /// The number of threads in sightings. In a process it is the maximum, because a thread may be in
@@ -283,8 +306,7 @@ impl Futexes {
         for sighting in evidence.sightings.iter().filter(|sighting| sighting.state != 'R') {
             let Some((call, futex)) = sighting.call.as_ref().zip(futex(sighting)) else { continue };
             let waiters = futexes.entry(futex).or_default();
-            waiters.count = waiters.count.saturating_add(sighting.count);
-            waiters.threads.add(sighting);
+            waiters.add(sighting);
             match call.is_lock {
                 Some(true) => waiters.locked = waiters.locked.saturating_add(sighting.count),
                 Some(false) => {
@@ -292,10 +314,9 @@ impl Futexes {
                 }
                 None => {}
             }
-            waiters.task = waiters.task.max(&sighting.task);
         }
-        let is_held = |((process, _), waiters): &(Futex, Waiters<'_>)| {
-            let (writing, writers) = writers(evidence, waiters.task, *process);
+        let is_held = |process: Option<u32>, waiters: &Waiters<'_>| {
+            let (writing, writers) = writers(evidence, waiters.task, process);
             let threads = waiters.threads.count();
             let is_lock = match (waiters.locked, waiters.not_locked) {
                 (0, 0) => writers.saturating_mul(2) >= threads,
@@ -309,13 +330,27 @@ impl Futexes {
                 && (HELD_MIN..=WRITERS_MAX).contains(&held)
                 && writers >= 2
         };
-        let held_over_io = futexes.into_iter().filter(is_held).map(|(futex, _)| futex);
+        let mut files: BTreeMap<Option<usize>, Waiters<'_>> = BTreeMap::new();
+        for sighting in evidence.sightings.iter().filter(|sighting| waits_for_file(sighting)) {
+            let file = sighting.call.as_ref().and_then(|call| call.file);
+            files.entry(file).or_default().add(sighting);
+        }
+        let files = files.into_iter().filter(|(_, waiters)| is_held(None, waiters));
+        let futexes = futexes.into_iter().filter(|((process, _), it)| is_held(*process, it));
         let queues = evidence.queues.iter().map(|queue| is_queue(queue, evidence)).collect();
-        Self { held_over_io: held_over_io.collect(), queues }
+        Self {
+            held_over_io: futexes.map(|(futex, _)| futex).collect(),
+            files_held: files.map(|(file, _)| file).collect(),
+            queues,
+        }
     }
 
     fn is_queue(&self, queue: Option<usize>) -> bool {
         queue.is_some_and(|queue| self.queues.get(queue) == Some(&true))
+    }
+
+    fn is_file_held(&self, call: Option<&Call>) -> bool {
+        self.files_held.contains(&call.and_then(|call| call.file))
     }
 
     fn is_held_over_io(&self, futex: Futex) -> bool {

@@ -788,11 +788,27 @@ fn allocated_space_does_not_help_on_old_kernels() {
 
 #[test]
 fn locks_of_files_are_locks_of_the_program() {
-    let evidence =
-        evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "flock", "locks_lock_inode_wait")]);
-    let main = &judge(&evidence)[0];
+    let lock = waiting(8 * LOOKS, "flock", "locks_lock_inode_wait");
+    let held = waiting(LOOKS, "fdatasync", "submit_bio_wait");
+    let main = judge(&evidence(vec![file("ext4")], vec![lock, held])).swap_remove(0);
     assert_eq!(main.wall, Wall::ProgramLock);
     assert!(main.verdict.contains("flock"), "{}", main.verdict);
+}
+
+/// A standby that waits in flock for the end of the leader counted as time in I/O.
+#[test]
+fn a_standby_waits_for_no_lock() {
+    let standby = |task: &str| Sighting {
+        task: task.into(),
+        threads: 1,
+        ..waiting(LOOKS, "flock", "locks_lock_inode_wait")
+    };
+    let log = Sighting { threads: 1, ..waiting(LOOKS / 2, "fdatasync", "submit_bio_wait") };
+    for task in ["fio", "standby"] {
+        let evidence = evidence(vec![file("ext4")], vec![standby(task), log.clone()]);
+        assert_eq!(judge(&evidence)[0].wall, Wall::Flush, "{task}");
+        assert_eq!(judge(&evidence)[0].share, 1.0, "{task}");
+    }
 }
 
 #[test]
