@@ -87,10 +87,11 @@ impl RawCall {
                 let offset = (fourth != u64::MAX).then_some(fourth);
                 transfer(offset, vector_length(second, third, read), call == pwritev2)
             }
-            Some(
-                flock | fsync | fdatasync | sync_file_range | syncfs | fallocate | ftruncate
-                | sendfile,
-            ) => About::Descriptor(descriptor),
+            Some(flock | fsync | fdatasync | sync_file_range | syncfs | fallocate | ftruncate) => {
+                About::Descriptor(descriptor)
+            }
+            // From a file, mostly to a socket.
+            Some(sendfile) => About::Descriptor(second as i32),
             Some(copy_file_range) => About::Descriptor(third as i32),
             Some(futex) => About::Futex {
                 address: self.arguments[0],

@@ -63,10 +63,8 @@ impl Rates {
         let mut by_call: HashMap<(usize, Option<usize>), Vec<TracedCall>> = HashMap::new();
         for mut call in calls {
             call.weight *= part;
-            let of_call = Begun {
-                arguments: [call.begun.descriptor().unwrap_or(-1) as u64, 0],
-                ..call.begun
-            };
+            let [first, second] = call.begun.descriptors().map(|one| one.unwrap_or(-1) as u64);
+            let of_call = Begun { arguments: [first, second, 0], ..call.begun };
             let target = *known.entry(of_call).or_insert_with(|| target(call.begun));
             if let Some(file) = counted(call.begun.name(), target) {
                 by_call.entry((call.begun.number, file)).or_default().push(call);
@@ -144,7 +142,8 @@ fn moves_bytes(name: &str) -> bool {
 /// Whether a call counts, and its file. A read or write of an unknown descriptor may be one of a
 /// pipe.
 fn counted(name: &str, target: Target) -> Option<Option<usize>> {
-    let is_asynchronous = matches!(name, "io_submit" | "io_getevents" | "io_uring_enter");
+    let is_asynchronous =
+        matches!(name, "io_submit" | "io_getevents" | "io_pgetevents" | "io_uring_enter");
     match target {
         Target::File(file) => Some(Some(file)),
         _ if is_asynchronous => Some(None),
@@ -162,7 +161,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn call(number: Sysno, ns: u64, result: Option<i64>, weight: f64) -> TracedCall {
-        let begun = Begun { tid: 1, number: number.id() as usize, arguments: [3, 4096] };
+        let begun = Begun { tid: 1, number: number.id() as usize, arguments: [3, 0, 4096] };
         TracedCall { begun, latency: Latency { ns, is_at_least: result.is_none() }, result, weight }
     }
 

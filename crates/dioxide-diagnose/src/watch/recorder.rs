@@ -146,9 +146,19 @@ fn target(
     processes: &BTreeMap<u32, Process>,
     files: &mut Files,
 ) -> Target {
-    let Some(descriptor) = call.descriptor() else { return Target::Unknown };
+    let mut descriptors = call.descriptors().into_iter().flatten().peekable();
+    if descriptors.peek().is_none() {
+        return Target::Unknown;
+    }
     let Some(pid) = owners.get(&call.tid).copied() else { return Target::Ended };
     let process = processes.get(&pid);
+    let mut target = |descriptor| behind(pid, descriptor, process, files);
+    let targets: Vec<Target> = descriptors.map(&mut target).collect();
+    let file = targets.iter().find(|target| matches!(target, Target::File(_)));
+    file.copied().unwrap_or(targets[0])
+}
+
+fn behind(pid: u32, descriptor: i32, process: Option<&Process>, files: &mut Files) -> Target {
     if let Some(open) = process.and_then(|process| files.open(process, descriptor)) {
         return Target::File(open.file);
     }

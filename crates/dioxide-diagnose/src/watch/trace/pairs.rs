@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use syscalls::Sysno;
 
 /// The traced calls.
-pub const TRACED: [Sysno; 20] = [
+pub const TRACED: [Sysno; 26] = [
     Sysno::read,
     Sysno::readv,
     Sysno::pread64,
@@ -18,14 +18,20 @@ pub const TRACED: [Sysno; 20] = [
     Sysno::pwritev,
     Sysno::pwritev2,
     Sysno::copy_file_range,
+    Sysno::sendfile,
+    Sysno::splice,
     Sysno::fsync,
     Sysno::fdatasync,
     Sysno::sync_file_range,
     Sysno::syncfs,
+    Sysno::sync,
+    Sysno::msync,
     Sysno::fallocate,
     Sysno::ftruncate,
+    Sysno::truncate,
     Sysno::io_submit,
     Sysno::io_getevents,
+    Sysno::io_pgetevents,
     Sysno::io_uring_enter,
 ];
 
@@ -40,8 +46,8 @@ pub fn filter() -> String {
 pub struct Begun {
     pub tid: u32,
     pub number: usize,
-    /// The first and the third argument.
-    pub arguments: [u64; 2],
+    /// The first three.
+    pub arguments: [u64; 3],
 }
 
 impl Begun {
@@ -49,19 +55,28 @@ impl Begun {
         Sysno::new(self.number).map_or("unknown", |call| call.name())
     }
 
-    /// None for calls on a context of asynchronous I/O.
-    pub fn descriptor(self) -> Option<i32> {
-        match Sysno::new(self.number)? {
-            Sysno::io_submit | Sysno::io_getevents | Sysno::io_uring_enter => None,
-            Sysno::copy_file_range => Some(self.arguments[1] as i32),
-            _ => Some(self.arguments[0] as i32),
+    /// The descriptors of which one is of the file. None for calls on a context of asynchronous
+    /// I/O, on memory, on a path or on all files.
+    pub fn descriptors(self) -> [Option<i32>; 2] {
+        use Sysno::{
+            copy_file_range, io_getevents, io_pgetevents, io_submit, io_uring_enter, msync,
+            sendfile, splice, sync, truncate,
+        };
+        let [first, second, third] = self.arguments.map(|argument| Some(argument as i32));
+        match Sysno::new(self.number) {
+            Some(io_submit | io_getevents | io_pgetevents | io_uring_enter) => [None; 2],
+            None | Some(msync | sync | truncate) => [None; 2],
+            Some(copy_file_range) => [third, None],
+            Some(sendfile) => [second, None],
+            Some(splice) => [first, third],
+            Some(_) => [first, None],
         }
     }
 
     /// The bytes that a read or write asks for, if an argument has them.
     pub fn wanted_bytes(self) -> Option<u64> {
         let has_length = [Sysno::read, Sysno::write, Sysno::pread64, Sysno::pwrite64];
-        has_length.contains(&Sysno::new(self.number)?).then_some(self.arguments[1])
+        has_length.contains(&Sysno::new(self.number)?).then_some(self.arguments[2])
     }
 }
 
@@ -133,12 +148,13 @@ impl OpenCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channels;
 
     const WRITE: usize = Sysno::pwrite64 as usize;
     const SYNC: usize = Sysno::fdatasync as usize;
 
     fn begin(tid: u32, at_us: u64, number: usize) -> Event {
-        let what = EventKind::CallBegin { number, arguments: [3, 4096] };
+        let what = EventKind::CallBegin { number, arguments: [3, 0, 4096] };
         Event { tid, at_ns: at_us * 1000, what }
     }
 
@@ -187,13 +203,26 @@ mod tests {
 
     #[test]
     fn descriptors_and_lengths() {
-        let begun = |number: Sysno| Begun { tid: 1, number: number as usize, arguments: [3, 9] };
-        assert_eq!(begun(Sysno::pread64).descriptor(), Some(3));
-        assert_eq!(begun(Sysno::copy_file_range).descriptor(), Some(9));
-        assert_eq!(begun(Sysno::io_uring_enter).descriptor(), None);
+        let begun = |number: Sysno| Begun { tid: 1, number: number as usize, arguments: [3, 5, 9] };
+        assert_eq!(begun(Sysno::pread64).descriptors(), [Some(3), None]);
+        assert_eq!(begun(Sysno::copy_file_range).descriptors(), [Some(9), None]);
+        assert_eq!(begun(Sysno::sendfile).descriptors(), [Some(5), None]);
+        assert_eq!(begun(Sysno::splice).descriptors(), [Some(3), Some(9)]);
+        for number in [Sysno::io_uring_enter, Sysno::io_pgetevents, Sysno::sync, Sysno::msync] {
+            assert_eq!(begun(number).descriptors(), [None; 2]);
+        }
         assert_eq!(begun(Sysno::pread64).wanted_bytes(), Some(9));
         assert_eq!(begun(Sysno::fdatasync).wanted_bytes(), None);
         assert_eq!(begun(Sysno::pread64).name(), "pread64");
+    }
+
+    /// msync, sync, truncate, sendfile and splice were missing.
+    #[test]
+    fn each_call_on_files_is_traced() {
+        let is_on_files = |call: &Sysno| channels::does(call.name()).is_some();
+        let missing: Vec<_> =
+            Sysno::iter().filter(is_on_files).filter(|call| !TRACED.contains(call)).collect();
+        assert_eq!(missing, []);
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub enum EventKind {
     Mapping { is_write: bool },
     /// io_uring hands an operation to a worker.
     Punt { opcode: String, is_hashed: bool },
-    /// A system call begins. The arguments are the first and the third.
-    CallBegin { number: usize, arguments: [u64; 2] },
+    /// A system call begins. The arguments are the first three.
+    CallBegin { number: usize, arguments: [u64; 3] },
     /// It returns.
     CallEnd { number: usize, result: i64 },
 }
@@ -146,8 +146,9 @@ fn parse_begin(fields: &str) -> Option<EventKind> {
         .trim_end_matches(')')
         .split(", ")
         .map(|hex| u64::from_str_radix(hex, 16));
-    let (first, third) = (arguments.next()?.ok()?, arguments.nth(1)?.ok()?);
-    Some(EventKind::CallBegin { number: number.parse().ok()?, arguments: [first, third] })
+    let mut argument = || arguments.next()?.ok();
+    let arguments = [argument()?, argument()?, argument()?];
+    Some(EventKind::CallBegin { number: number.parse().ok()?, arguments })
 }
 
 /// `dev 7:6 ino 0xc size 0x1400000 offset 0xc9e000 length 0x1000 done_before 0x0 flags DIRECT|DSYNC
@@ -229,7 +230,7 @@ mod tests {
             event(
                 30028,
                 81_573_598_180,
-                EventKind::CallBegin { number: 18, arguments: [3, 0x1000] },
+                EventKind::CallBegin { number: 18, arguments: [3, 0x7f_fd5c, 0x1000] },
             ),
             event(30028, 81_573_598_190, EventKind::CallEnd { number: 18, result: -5 }),
         ];
