@@ -401,7 +401,8 @@ fn nothing_is_left_in_tracefs() {
         return;
     }
     // Of a PID that cannot exist.
-    let stale = Path::new("/sys/kernel/tracing/instances").join(format!("dioxide-{}-0", u32::MAX));
+    let stale =
+        Path::new("/sys/kernel/tracing/instances").join(format!("dioxide-{}-0-0", u32::MAX));
     fs::create_dir(&stale).unwrap();
     let sleep = Program::new(Command::new("sleep").arg("60"));
     let watcher = Watcher::start(Whom::Program { pid: sleep.pid() }, Options::default()).unwrap();

@@ -241,10 +241,14 @@ fn ctrl_c_leaves_nothing_behind() -> TrialResult {
     let sleeper = Program::start("sleep 3600", Path::new("/"));
     let line = format!("diagnose --pid {} --seconds 1h --json -", sleeper.pid());
     let watching = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let instance =
-        Path::new("/sys/kernel/tracing/instances").join(format!("dioxide-{}-0", watching.id()));
-    if rustix::process::geteuid().is_root() && instance.parent().is_some_and(Path::is_dir) {
-        wait_until("it traces", || instance.is_dir());
+    let (instances, own) =
+        (Path::new("/sys/kernel/tracing/instances"), format!("dioxide-{}-", watching.id()));
+    let traces = || {
+        let names = fs::read_dir(instances).into_iter().flatten().flatten();
+        names.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&own))
+    };
+    if rustix::process::geteuid().is_root() && instances.is_dir() {
+        wait_until("it traces", traces);
     }
     wait_until("it watches", || {
         fs::read_dir(format!("/proc/{}/task", watching.id()))
@@ -253,7 +257,7 @@ fn ctrl_c_leaves_nothing_behind() -> TrialResult {
     kill_process(Pid::from_child(&watching), Signal::INT)?;
     let output = watching.wait_with_output()?;
     assert!(walls(&findings(&output)).is_empty());
-    assert!(!instance.exists());
+    assert!(!traces());
     Ok(())
 }
 

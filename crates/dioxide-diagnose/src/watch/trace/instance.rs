@@ -54,16 +54,9 @@ impl Instance {
         let instances = find_tracefs()?.join("instances");
         remove_stale(&instances);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let dir = instances.join(format!("dioxide-{}-{number}", std::process::id()));
-        match fs::create_dir(&dir) {
-            // Left by a killed process with the same ID, as the first process of each container
-            // has.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                fs::remove_dir(&dir)?;
-                fs::create_dir(&dir)?;
-            }
-            made => made?,
-        }
+        let own = std::process::id();
+        let dir = instances.join(format!("dioxide-{}-{number}", maker(own)?));
+        fs::create_dir(&dir)?;
         let mut instance = Self { dir, pipe: None, missing: Vec::new() };
         instance.set_up(calls)?;
         Ok(instance)
@@ -116,10 +109,10 @@ impl Instance {
         self.write("tracing_on", if on { "1" } else { "0" })
     }
 
-    /// Reads the recorded events.
-    pub fn drain(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
+    /// Reads the recorded events. Returns whether it discarded some: a program may record faster
+    /// than this thread reads.
+    pub fn drain(&mut self, text: &mut Vec<u8>) -> io::Result<bool> {
         let pipe = self.pipe.as_mut().expect("open until it is dropped");
-        // A program may record faster than this thread reads.
         match pipe.take(DRAINED_MAX).read_to_end(text) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             result => result?,
@@ -168,9 +161,42 @@ fn remove_stale(instances: &Path) {
     let Ok(entries) = fs::read_dir(instances) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix("dioxide-")?.split('-').next());
-        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+        let Some(name) = name.to_str().and_then(|name| name.strip_prefix("dioxide-")) else {
+            continue;
+        };
+        let is_its_makers = |pid| maker(pid).is_ok_and(|it| name.starts_with(&format!("{it}-")));
+        let pid = name.split('-').next().and_then(|pid| pid.parse().ok());
+        if !pid.is_some_and(is_its_makers) {
             let _ = fs::remove_dir(entry.path());
         }
+    }
+}
+
+/// The ID of a process and the time of its start: `4711-81573`. A later process or thread may have
+/// the same ID.
+fn maker(pid: u32) -> io::Result<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name may contain any byte.
+    let start = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(19));
+    Ok(format!("{pid}-{}", start.ok_or(io::ErrorKind::InvalidData)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While a thread or process had the ID of a killed one, its instance remained.
+    #[test]
+    fn an_instance_of_the_former_owner_of_an_id_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = maker(std::process::id()).unwrap();
+        let (pid, start) = own.split_once('-').unwrap();
+        let later = start.parse::<u64>().unwrap() + 1;
+        let names =
+            [format!("dioxide-{own}-0"), format!("dioxide-{pid}-{later}-0"), "other".into()];
+        names.iter().for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());
+        remove_stale(dir.path());
+        let is_there = names.map(|name| dir.path().join(name).exists());
+        assert_eq!(is_there, [true, false, true]);
     }
 }
