@@ -24,6 +24,8 @@ const WIDTH_MAX: usize = 100;
 const SHARE_MIN: f64 = 0.005;
 /// Characters of a path.
 const FILE_MAX: usize = 30;
+/// Characters of a command line.
+const COMMAND_MAX: usize = 80;
 /// Maximum rows of waits outside I/O, of which there are many kinds.
 const IDLE_MAX: usize = 3;
 
@@ -82,7 +84,8 @@ impl LineWidths {
         diagnosis: &Diagnosis,
         out: &mut output::Page,
     ) -> io::Result<()> {
-        writeln!(out, "{}", self.paragraph(&title(document, diagnosis)))?;
+        let (subject, conditions) = title(document, diagnosis);
+        writeln!(out, "{}", self.paragraph(&format!("{subject}: {conditions}")))?;
         for finding in &diagnosis.findings {
             out.tinted(tint(finding.wall), self.paragraph(&finding.verdict).trim_end())?;
             writeln!(out, "{}", self.reasons(finding))?;
@@ -221,7 +224,8 @@ pub fn end_of(path: &str) -> String {
     format!("{dots}{}", path.chars().skip(left_out).collect::<String>())
 }
 
-pub fn title(document: &DiagnoseDocument, diagnosis: &Diagnosis) -> String {
+/// The subject, and the conditions of its observation.
+pub fn title(document: &DiagnoseDocument, diagnosis: &Diagnosis) -> (String, String) {
     let evidence = &diagnosis.evidence;
     match &evidence.subject {
         Subject::Workload(workload) => {
@@ -229,34 +233,41 @@ pub fn title(document: &DiagnoseDocument, diagnosis: &Diagnosis) -> String {
                 evidence.curve.iter().map(|step| step.numjobs.to_string()).collect();
             let rounds = evidence.curve.first().map_or(0, |step| step.iops.len());
             let runtime = diagnosis.asked.and_then(|asked| asked.runtime_ms).unwrap_or(0);
-            format!(
-                "{}: {}, {}; {} {}, {} of {runtime} ms each",
-                heading(workload),
+            let conditions = format!(
+                "{}, {}; {} {}, {} of {runtime} ms each",
                 if workload.is_durable { "every write durable" } else { "synced once at the end" },
                 place(document, workload),
                 steps.join(", "),
                 if steps == ["1"] { "thread" } else { "threads" },
                 counted(rounds as u64, "round"),
-            )
+            );
+            (heading(workload), conditions)
         }
         Subject::Program { pid, command, processes, selected } => {
             let selected = selected.as_ref().map(|how| format!(", of {how}")).unwrap_or_default();
-            let processes = match processes {
-                0 => {
-                    return format!(
-                        "Process {pid} ({command}){selected}: it ended before it was sampled"
-                    );
-                }
-                1 => String::new(),
+            let more = match processes {
+                0 | 1 => String::new(),
                 more => format!(" and {} more", more - 1),
             };
-            format!(
-                "Process {pid}{processes} ({command}){selected}: {}, watched for {:.1} s{}",
-                counted(evidence.threads, "thread"),
-                evidence.watched_ns as f64 / 1e9,
-                if evidence.has_ended { ", until it ended" } else { "" }
-            )
+            let conditions = match processes {
+                0 => "it ended before it was sampled".into(),
+                _ => format!(
+                    "{}, watched for {:.1} s{}",
+                    counted(evidence.threads, "thread"),
+                    evidence.watched_ns as f64 / 1e9,
+                    if evidence.has_ended { ", until it ended" } else { "" }
+                ),
+            };
+            (format!("Process {pid}{more} ({}){selected}", start_of(command)), conditions)
         }
+    }
+}
+
+/// The start of a command line, which may have thousands of arguments.
+fn start_of(command: &str) -> String {
+    match command.char_indices().nth(COMMAND_MAX) {
+        Some((end, _)) => format!("{}...", &command[..end]),
+        None => command.to_owned(),
     }
 }
 
@@ -545,6 +556,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The whole command line, of megabytes for some programs, was in the title.
+    #[test]
+    fn a_long_command_is_shortened() {
+        assert_eq!(start_of("postgres: walwriter"), "postgres: walwriter");
+        let long = "é".repeat(COMMAND_MAX);
+        assert_eq!(start_of(&long), long);
+        assert_eq!(start_of(&(long.clone() + "e")), long + "...");
     }
 
     #[test]

@@ -49,9 +49,10 @@ fn changed(change: &ObservationChange) -> Markup {
 
 fn section(document: &DiagnoseDocument, diagnosis: &Diagnosis) -> Markup {
     let rows = over_files(&diagnosis.waits);
+    let (subject, conditions) = title(document, diagnosis);
     html! {
         section {
-            (page::heading(&title(document, diagnosis)))
+            (page::parted_heading(&subject, &conditions))
             @for finding in &diagnosis.findings { (verdict(finding)) }
             @for warning in &diagnosis.warnings { p { (warning) } }
             div.plots {
@@ -203,6 +204,18 @@ fn fitted(law: &Fit) -> Curve {
 mod tests {
     use super::*;
     use crate::diagnose::document::examples::{document, program};
+    use dioxide_diagnose::evidence::Subject;
+
+    /// The heading ended inside the command.
+    #[test]
+    fn a_command_with_a_colon_was_parted() {
+        let mut diagnosis = program();
+        if let Subject::Program { command, .. } = &mut diagnosis.evidence.subject {
+            *command = "postgres: walwriter".into();
+        }
+        let page = page(&document(vec![diagnosis]));
+        assert!(page.contains("<h2>Process 4711 (postgres: walwriter)</h2>"), "{page}");
+    }
 
     /// The defect D2: 16 files had as many rows and bars.
     #[test]

@@ -111,5 +111,10 @@ pub fn list(lines: &[String]) -> Markup {
 /// A heading like `Appends: bs=4 KiB on-sync, ...`, with the rest as a remark.
 pub fn heading(title: &str) -> Markup {
     let (subject, conditions) = title.split_once(": ").unwrap_or((title, ""));
+    parted_heading(subject, conditions)
+}
+
+/// The same of a subject that may contain a colon.
+pub fn parted_heading(subject: &str, conditions: &str) -> Markup {
     html! { h2 { (subject) } p.conditions { (conditions) } }
 }
