@@ -23,6 +23,8 @@ pub struct Process {
     /// `/proc/PID`.
     pub dir: OwnedFd,
     pub rights: Rights,
+    /// Whether its program is of 32 bits, whose calls have other numbers on a kernel of 64 bits.
+    pub is_32_bit: bool,
     pub threads: BTreeMap<u32, Thread>,
 }
 
@@ -96,6 +98,7 @@ impl Process {
             pid,
             dir,
             rights: Rights { descriptors: false, calls: false, stacks: false },
+            is_32_bit: false,
             threads: BTreeMap::new(),
         };
         process.find_rights();
@@ -108,7 +111,12 @@ impl Process {
             source.read(&self.dir, &mut [0; TEXT_MAX]).is_ok()
         };
         let descriptors = numbers(&self.dir, "fd").is_ok();
-        self.rights = Rights { descriptors, calls: can_read("syscall"), stacks: can_read("stack") };
+        let mut start = [0; 5];
+        let exe = self.open("exe");
+        let has_start = exe.is_some_and(|mut exe| exe.read_exact(&mut start).is_ok());
+        self.is_32_bit = has_start && is_other_class(start);
+        let calls = can_read("syscall") && !self.is_32_bit;
+        self.rights = Rights { descriptors, calls, stacks: can_read("stack") };
     }
 
     /// Finds new threads, and forgets those that have ended. Keeps the files of at most `open_max`
@@ -206,6 +214,12 @@ impl Process {
     }
 }
 
+/// Whether a file that starts like this is an ELF of 32 bits, and this program is not.
+fn is_other_class(start: [u8; 5]) -> bool {
+    const CLASS_32: u8 = 1;
+    cfg!(target_pointer_width = "64") && start == [0x7f, b'E', b'L', b'F', CLASS_32]
+}
+
 impl Thread {
     fn new(dir: &OwnedFd, tid: u32, rights: Rights, stays_open: bool) -> Option<Self> {
         let source = |name: &str| Source::new(dir, format!("task/{tid}/{name}"), stays_open);
@@ -286,5 +300,18 @@ impl Thread {
         let is_stopped = matches!(state, 'T' | 't');
         let waits = call.is_some() || is_stopped || (state != 'R' && channel.is_some());
         Some(if waits { Look { state, call, channel, stack } } else { Look::running() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Their calls were decoded by the numbers of 64 bits.
+    #[test]
+    fn programs_of_32_bits_are_told_by_their_class() {
+        let told = [*b"\x7fELF\x01", *b"\x7fELF\x02", *b"#!/bi"].map(is_other_class);
+        assert_eq!(told, [cfg!(target_pointer_width = "64"), false, false]);
+        assert!(!Process::find(std::process::id()).unwrap().is_32_bit);
     }
 }

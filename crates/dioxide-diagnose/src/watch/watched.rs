@@ -89,7 +89,9 @@ impl Watched {
         if !process.rights.stacks {
             self.unseen.insert("stacks: for root only".into());
         }
-        if !process.rights.calls {
+        if process.is_32_bit {
+            self.unseen.insert("system calls and traces of programs of 32 bits".into());
+        } else if !process.rights.calls {
             self.unseen.insert(
                 "system calls, and which files they are on: the right to trace the program is \
                  missing. Root has it, and its owner where /proc/sys/kernel/yama/ptrace_scope is 0"
@@ -180,9 +182,10 @@ impl Watched {
         Ok(())
     }
 
-    /// The IDs of all sampled threads.
+    /// The IDs of the threads to trace: all sampled ones whose calls can be decoded.
     pub fn tids(&self) -> impl Iterator<Item = u32> {
-        let threads = self.processes.values().flat_map(|process| process.threads.values());
+        let processes = self.processes.values().filter(|process| !process.is_32_bit);
+        let threads = processes.flat_map(|process| process.threads.values());
         threads.filter(|thread| self.whom.includes(&thread.name)).map(|thread| thread.tid)
     }
 
