@@ -1,24 +1,33 @@
 //! The program's descriptors: opened, duplicated, closed, and their flags.
 
 use super::fork::is_over;
-use super::hand_back::{hand_back, leave_to_kernel, put_away};
-use super::inode::{Description, Key, borrowed};
+use super::hand_back::{ADVICE, hand_back, leave_to_kernel, put_away};
+use super::inode::{Description, Inode, Key, borrowed};
 use super::registry::{any_taken, inode_of, known, known_or_new, known_to_change, settings};
-use super::take_over::take_over;
+use super::take_over::{recover_patiently, take_over};
 use crate::keeper;
 use crate::process::{Inside, is_elsewhere, is_inside};
+use crate::say::say;
 use crate::settings::Settings;
 use crate::slots::{self, Slot, State};
 use crate::summary::{self, Event};
 use crate::surroundings;
+use dioxide::text::shown;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Registers a descriptor that the kernel has opened with these flags.
 pub fn opened(fd: c_int, flags: c_int) {
-    let Some(settings) = settings().filter(|_| !is_inside() && !is_over()) else { return };
+    let Some(settings) = settings().filter(|_| !is_inside()) else { return };
     let is_direct = flags & libc::O_DIRECT != 0 && flags & libc::O_PATH == 0;
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    if is_over() {
+        if is_direct && writes && has_marker(fd) {
+            tell_left_grown(fd, "the library takes no file over any more");
+        }
+        return;
+    }
     if slots::find(fd).is_some() {
         // The number may have been closed unseen.
         let _ = close(fd, || 0);
@@ -32,7 +41,6 @@ pub fn opened(fd: c_int, flags: c_int) {
     if !is_direct {
         return opened_beside(key);
     }
-    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
     let is_known = known().contains_key(&key);
     let is_wanted = is_known || is_wanted(settings, key, fd);
     if writes && (key.inode.is_some() || settings.devices) {
@@ -51,9 +59,38 @@ pub fn opened(fd: c_int, flags: c_int) {
         position: Mutex::default(),
     };
     register(fd, Arc::new(description));
-    if writes && (settings.eager || has_marker(fd)) {
-        take_over(&inode);
+    if !writes {
+        return;
     }
+    match has_marker(fd) {
+        true => recover(&inode, fd),
+        false if settings.eager => take_over(&inode),
+        false => {}
+    }
+}
+
+/// Has the engine recover a file that a crash left grown. If it cannot, the kernel serves the grown
+/// length. The library then reports this, and `fsync` or `close` returns EIO. Otherwise a program
+/// would append behind the grown space, where its next recovery does not look.
+fn recover(inode: &Arc<Inode>, fd: c_int) {
+    let refusal = recover_patiently(inode);
+    // A signal handler that opens the file would wait for its lease with this lock held.
+    let is_left = dioxide::with_signals_blocked(|| {
+        let _changes = inode.changes();
+        !inode.is_taken() && has_marker(fd)
+    });
+    if is_left {
+        inode.failed.store(true, Ordering::Relaxed);
+        tell_left_grown(fd, &refusal.unwrap_or_else(|| "the kernel serves it".into()));
+    }
+}
+
+fn tell_left_grown(fd: c_int, why: &str) {
+    let name = surroundings::path_of(fd).unwrap_or_default();
+    say(&format!(
+        "{}: a crash left it grown, so its length is wrong; not recovered: {why}; {ADVICE}",
+        shown(&name)
+    ));
 }
 
 /// Hands back a device that the program has opened without O_DIRECT: its page cache does not see
@@ -124,7 +161,7 @@ pub fn forget_lost(fd: c_int) {
     }
 }
 
-/// Forgets a descriptor. Returns whether the engine failed to close its file.
+/// Forgets a descriptor. Returns whether it was the last of a file that the engine failed to close.
 fn release(fd: c_int) -> bool {
     let Some(slot) = slots::find(fd) else { return false };
     let _inside = Inside::begin();
@@ -166,7 +203,8 @@ fn release(fd: c_int) -> bool {
             }
         });
     }
-    inode.take_failure()
+    // Programs ignore the result of closing a number that they have just duplicated.
+    is_last && inode.take_failure()
 }
 
 /// Duplicates the descriptor `from` by `make`, the kernel's call, and registers the new number. The

@@ -20,6 +20,9 @@ use std::sync::{Arc, PoisonError};
 pub(super) const OTHER_OPENER: &str = "it is open elsewhere too, in this process or another one";
 const OPENED_ELSEWHERE: &str = "it was opened elsewhere too";
 
+/// How to recover a file that stays grown.
+pub(super) const ADVICE: &str = "close it everywhere, then run `dioxide recover` with its path";
+
 const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
 /// Counts hand-backs and last closes. Each ends a lease.

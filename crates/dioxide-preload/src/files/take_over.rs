@@ -6,7 +6,7 @@ use super::inode::{Drained, Inode, Key, Lease, Taken, borrowed};
 use super::registry::{NAP, count_taken, is_engines, numbers, settings, uncount_taken};
 use crate::keeper;
 use crate::lease;
-use crate::process::is_own;
+use crate::process::{is_own, pause};
 use crate::slots::{self, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 /// Retries for a file with another opener, and the pause between two of them.
 const TRIES_MAX: u32 = 20;
 const TRY_AGAIN_MS: u64 = 50;
+/// Attempts to recover a file at its open, with the same pause.
+const RECOVERY_TRIES: u32 = 6;
 
 /// How long a take-over waits for the kernel's transfers in flight.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(500);
@@ -37,30 +39,54 @@ static BEGINNING: OnceLock<Instant> = OnceLock::new();
 pub fn take_over(inode: &Arc<Inode>) {
     not_in_exec();
     if now_ms() >= inode.try_again.load(Ordering::Relaxed) && !inode.is_kernel_only() {
-        let inode = inode.clone();
-        keeper::run(move || {
-            take_over_now(&inode);
-            // The listener does not see a file during its take-over.
-            hand_back_if_broken(&inode);
-        });
+        take_over_by_a_keeper(inode);
     }
+}
+
+/// The same for a file with a marker. If another opener or a fork prevents it, tries again a few
+/// times. Returns the reason of a refusal.
+pub(super) fn recover_patiently(inode: &Arc<Inode>) -> Option<String> {
+    let mut refusal = None;
+    not_in_exec();
+    for _ in 0..RECOVERY_TRIES {
+        if inode.is_kernel_only() {
+            break;
+        }
+        refusal = Some(take_over_by_a_keeper(inode)?);
+        pause(Duration::from_millis(TRY_AGAIN_MS));
+    }
+    refusal
+}
+
+/// Returns the reason of a refusal.
+fn take_over_by_a_keeper(inode: &Arc<Inode>) -> Option<String> {
+    let inode = inode.clone();
+    keeper::run(move || {
+        let refusal = take_over_now(&inode);
+        // The listener does not see a file during its take-over.
+        hand_back_if_broken(&inode);
+        refusal
+    })
 }
 
 fn now_ms() -> u64 {
     BEGINNING.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
-fn take_over_now(inode: &Arc<Inode>) {
+/// Returns the reason of a refusal.
+fn take_over_now(inode: &Arc<Inode>) -> Option<String> {
     // Before any lock: the listener may have to start.
     let listener = if keeper::is_keeper() { keeper::listener() } else { None };
     let _changes = inode.changes();
     if inode.is_kernel_only() || inode.is_taken() || !is_own() {
-        return;
+        return None;
     }
     let Some(listener) = listener else {
         // Without it a thread of the program would get the signal of the lease.
         inode.kernel_only.store(true, Ordering::Release);
-        return summary::note(Event::LeftAlone("no thread could be started".into()));
+        let why = "no thread could be started";
+        summary::note(Event::LeftAlone(why.into()));
+        return Some(why.into());
     };
     // Before the look: a thread that later opens the file in another way sees this, and waits for
     // `changes`.
@@ -73,7 +99,7 @@ fn take_over_now(inode: &Arc<Inode>) {
     if opened.is_err() {
         uncount_taken();
     }
-    match opened {
+    let why = match opened {
         Ok(taken) => {
             let taken = Arc::new(taken);
             taken.descriptors().for_each(slots::keep);
@@ -88,19 +114,25 @@ fn take_over_now(inode: &Arc<Inode>) {
             summary::note(Event::TakenOver);
             drop(drained);
             keeper::guard();
+            return None;
         }
-        Err(NotTaken::Forks) => {}
+        Err(why) => why,
+    };
+    let text = why.to_string();
+    match why {
+        NotTaken::Forks => {}
         // Most often another thread or process is opening or closing it.
-        Err(NotTaken::OtherOpener | NotTaken::Busy)
+        NotTaken::OtherOpener | NotTaken::Busy
             if inode.tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX =>
         {
             inode.try_again.store(now_ms() + TRY_AGAIN_MS, Ordering::Relaxed);
         }
-        Err(why) => {
+        _ => {
             inode.kernel_only.store(true, Ordering::Release);
-            summary::note(Event::LeftAlone(why.to_string()));
+            summary::note(Event::LeftAlone(text.clone()));
         }
     }
+    Some(text)
 }
 
 /// Why a file is left to the kernel.

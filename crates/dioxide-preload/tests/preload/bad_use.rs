@@ -106,6 +106,38 @@ fn the_next_open_brings_a_killed_programs_file_into_order(dir: TestDir) -> Trial
     Ok(())
 }
 
+/// The bug: a file that could not be recovered at its open, because another process had it open,
+/// served its grown length in silence. Appends landed behind it, and the next recovery lost them.
+fn a_grown_file_with_another_opener_is_used_in_silence(dir: TestDir) -> TrialResult {
+    for with in With::LIBRARY {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let plan = ["file", "acks", "threads=16", "blocks=20000", "middle", "end=kill"];
+        let mut write = Command::new(c_program("threads", COMPILED[0]));
+        write.arg("write").args(plan).current_dir(&dir);
+        with.set(&mut write);
+        assert_eq!(run(&mut write)?.status.signal(), Some(libc::SIGKILL));
+        let append = || {
+            let mut append = Command::new("dd");
+            append
+                .args(["if=/dev/null", "of=file", "status=none"])
+                .args(["oflag=direct,append", "conv=notrunc,fsync"])
+                .current_dir(&dir);
+            with.set(&mut append);
+            run(&mut append)
+        };
+        let file = dir.join("file");
+        let other = fs::File::open(&file)?;
+        let finished = append()?;
+        let is_told = finished.stderr.contains("a crash left it grown, so its length is wrong")
+            && finished.stderr.contains("dioxide recover");
+        assert!(is_told && !finished.status.success(), "{with:?}: {}", finished.stderr);
+        drop(other);
+        append()?.well()?;
+        assert_eq!(files::marker(&file)?, None, "{with:?}");
+    }
+    Ok(())
+}
+
 fn on_ext4(fs: Fs) -> Applies {
     if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
 }
@@ -140,6 +172,11 @@ pub fn trials() -> Vec<Trial> {
             "the_next_open_brings_a_killed_programs_file_into_order",
             where_files_grow,
             the_next_open_brings_a_killed_programs_file_into_order,
+        ),
+        lab_trials_where(
+            "a_grown_file_with_another_opener_is_used_in_silence",
+            where_files_grow,
+            a_grown_file_with_another_opener_is_used_in_silence,
         ),
     ]
     .into_iter()
