@@ -351,6 +351,16 @@ impl File {
         self.try_clone_as(self.durability())
     }
 
+    /// Returns all descriptors of the file. For the preload library.
+    #[doc(hidden)]
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let statistics = match self.inner() {
+            FileHandle::Shared { engine, .. } => engine.descriptor_of_order(),
+            FileHandle::Reader(_) => None,
+        };
+        statistics.into_iter().chain([self.as_fd()])
+    }
+
     /// As [`try_clone`](Self::try_clone), with another durability. Opens no descriptor.
     ///
     /// # Errors

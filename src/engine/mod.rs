@@ -63,6 +63,7 @@ use placement::Placement;
 use process::{EndedFlush, FileSystems, Flushing, Process};
 use reactor::Reactor;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use token::Token;
@@ -180,6 +181,11 @@ impl Engine {
     /// Length in bytes: the end of the written data, without space that was only grown.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
+    }
+
+    /// The descriptor that the check of the order of commits keeps open.
+    pub fn descriptor_of_order(&self) -> Option<BorrowedFd<'_>> {
+        self.order.as_ref()?.descriptor()
     }
 
     pub fn stats(&self) -> Stats {

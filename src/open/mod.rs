@@ -410,7 +410,8 @@ fn order(
     facts: &Facts,
     descriptor_min: u32,
 ) -> Result<Order, String> {
-    let order = fs.order(|| sys::journal::order(fd, facts, descriptor_min))?;
+    let order = fs.order(|| sys::journal::order(fd, facts))?;
+    let order = order.keep_open(descriptor_min)?;
     order.check()?;
     sys::journal::is_covered(fd)?;
     Ok(order)

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The reason why files of an ext4 with fast commits share no flushes.
@@ -97,20 +98,49 @@ fn shows_fast_commits(statistics: &File) -> io::Result<bool> {
 /// The order in which the journal of a file system commits changes: that in which they are made.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
-    /// The device and the least descriptor of an ext4, which may begin to make fast commits.
-    ext4: Option<(u64, u32)>,
+    ext4: Option<Ext4>,
+}
+
+/// An ext4, which may begin to make fast commits.
+#[derive(Clone, Debug)]
+struct Ext4 {
+    dev: u64,
+    /// The statistics of fast commits. None if each check opens them.
+    statistics: Option<Arc<File>>,
 }
 
 impl Order {
     /// One that holds always.
     pub const ALWAYS: Self = Self { ext4: None };
 
+    /// The same, with the statistics kept open, so that a check of a growth thread uses no number
+    /// below `descriptor_min`. With 0 each check opens them.
+    pub fn keep_open(self, descriptor_min: u32) -> Result<Self, String> {
+        let Some(ext4) = self.ext4.as_ref().filter(|_| descriptor_min > 0) else {
+            return Ok(self);
+        };
+        let dev = ext4.dev;
+        let kept = fast_commits_of(dev, descriptor_min)?.map(Arc::new);
+        Ok(Self { ext4: kept.map(|file| Ext4 { dev, statistics: Some(file) }) })
+    }
+
+    /// The descriptor that is kept open.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ext4.as_ref()?.statistics.as_ref()?.as_fd())
+    }
+
     /// Checks that no commit until now was a fast one. If not, warns once, and returns the reason
     /// in words.
     pub fn check(&self) -> Result<(), String> {
-        let Some((dev, descriptor_min)) = self.ext4 else { return Ok(()) };
-        let Some(statistics) = fast_commits_of(dev, descriptor_min)? else { return Ok(()) };
-        match shows_fast_commits(&statistics) {
+        let Some(Ext4 { dev, statistics }) = &self.ext4 else { return Ok(()) };
+        let is_fast = match statistics {
+            Some(kept) => shows_fast_commits(kept),
+            None => match fast_commits_of(*dev, 0)? {
+                Some(opened) => shows_fast_commits(&opened),
+                None => return Ok(()),
+            },
+        };
+        match is_fast {
             Ok(false) => Ok(()),
             Ok(true) => {
                 warn_of_fast_commits();
@@ -170,11 +200,7 @@ pub(crate) fn gains(facts: &Facts) -> Result<(), String> {
 
 /// Returns the order in which the journal of a file system commits changes, or the reason in words
 /// why it is not known. It is not where ext4 makes fast commits: those contain some files only.
-pub(crate) fn order(
-    fd: BorrowedFd<'_>,
-    facts: &Facts,
-    descriptor_min: u32,
-) -> Result<Order, String> {
+pub(crate) fn order(fd: BorrowedFd<'_>, facts: &Facts) -> Result<Order, String> {
     let err = |why: &str| Err(why.to_owned());
     if facts.is_device || facts.part != Part::Whole {
         return err("it is not a file of a file system of the kernel");
@@ -199,7 +225,7 @@ pub(crate) fn order(
         }
         Ok(probe::EXT) => {
             says_ordered(&options_of_ext4(facts.fs)?)?;
-            Ok(Order { ext4: Some((facts.fs, descriptor_min)) })
+            Ok(Order { ext4: Some(Ext4 { dev: facts.fs, statistics: None }) })
         }
         Ok(probe::XFS) if has_other_devices(&options) => {
             err("its file system has more than one device")

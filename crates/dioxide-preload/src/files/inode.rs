@@ -7,7 +7,7 @@ use dioxide::ledger::FileSystem;
 use rustix::fs::{FileType, Stat};
 use std::collections::BTreeSet;
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -123,7 +123,7 @@ impl Taken {
     /// The descriptors of the engine and the lease.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = c_int> {
         let held = self.lease.as_ref().map(|lease| lease.held.as_raw_fd());
-        held.into_iter().chain([self.plain.as_fd().as_raw_fd()])
+        held.into_iter().chain(self.plain.descriptors().map(|fd| fd.as_raw_fd()))
     }
 }
 

@@ -190,9 +190,7 @@ fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Ta
         writing.filter(|(fd, _)| is_same(*fd)).ok_or_else(|| failed("it is closed"))?;
     if inode.is_device() {
         is_alone(inode)?;
-        let open = |options: &mut OpenOptions, _| {
-            Ok(options.descriptor_min(high_numbers()).open(format!("/proc/self/fd/{fd}"))?)
-        };
+        let open = |options: &mut OpenOptions, _| Ok(options.open(format!("/proc/self/fd/{fd}"))?);
         return open_handles(fd, open).map(|handles| Taken::of(handles, None));
     }
     lease::take(fd, listener)?;
@@ -267,7 +265,7 @@ fn open_handles(
     open: impl FnOnce(&mut OpenOptions, PathBuf) -> Result<dioxide::File, NotTaken>,
 ) -> Result<[dioxide::File; 2], NotTaken> {
     let mut options = OpenOptions::new();
-    options.write(true);
+    options.write(true).descriptor_min(high_numbers());
     if let Some(cap) = settings().and_then(|settings| settings.growth_cap) {
         options.growth_cap(cap);
     }

@@ -662,6 +662,38 @@ static void *write_beside_open(void *number) {
     return write_blocks(number);
 }
 
+static atomic_int other_numbers;
+
+static void *open_and_close_a_number(void *number) {
+    while (!all_done) {
+        int opened = open("/dev/null", O_RDONLY);
+        other_numbers += opened != (int)(long)number;
+        close(opened);
+    }
+    return NULL;
+}
+
+static void *append_all(void *unused) {
+    (void)unused;
+    append_blocks(50 * BLOCKS_OF_EACH);
+    return NULL;
+}
+
+// The bug: at each growth on ext4, a thread of the engine opened and closed the lowest free number.
+static void a_number_beside_growth(void) {
+    pthread_t thread;
+    fd = open_direct("file", O_APPEND);
+    write_together();
+    long number = open("/dev/null", O_RDONLY);
+    close((int)number);
+    pthread_create(&thread, NULL, open_and_close_a_number, (void *)number);
+    sum_of_threads(WRITERS, append_all);
+    all_done = 1;
+    pthread_join(thread, NULL);
+    tell("other numbers", other_numbers);
+    must("close", close(fd), 0);
+}
+
 static void *close_all_from_100(void *unused) {
     (void)unused;
     while (!all_done) {
@@ -1811,6 +1843,7 @@ static const struct {
     CASE(a_number_that_a_stream_closed),
     CASE(close_beside_mmap),
     CASE(a_closefrom_beside_a_take_over),
+    CASE(a_number_beside_growth),
     CASE(a_buffered_open_beside_a_take_over),
     CASE(a_line_printed_to_a_descriptor),
     CASE(a_lease),

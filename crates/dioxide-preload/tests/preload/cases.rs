@@ -269,6 +269,16 @@ fn a_take_over_after_a_failed_exec(dir: TestDir) -> TrialResult {
     if both { Ok(()) } else { Err(failed(finished.stderr)) }
 }
 
+/// The bug: the growth thread used the lowest free number, which the program expected.
+fn a_number_beside_growth(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let mut command = cases(&empty(&dir, "told")?, "a_number_beside_growth", with);
+        let finished = run(command.env("DIOXIDE_GROWTH_CAP", "1M"))?.well()?;
+        assert_eq!(finished.stdout, "other numbers: 0\n", "{with:?}");
+    }
+    Ok(())
+}
+
 /// The engine serves writes and reads of sectors to the end.
 fn sectors_are_carried(dir: &Path, cases_of_sectors: &[&str]) -> TrialResult {
     for case in cases_of_sectors {
@@ -384,6 +394,8 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(volume_trials_where(name, Fs::has_disk, parts_of_large_sectors));
     let name = "cases_a_take_over_after_a_failed_exec";
     trials.extend(lab_trials_where(name, on_ext4_and_xfs, a_take_over_after_a_failed_exec));
+    let name = "cases_a_number_beside_growth";
+    trials.extend(lab_trials_where(name, on_ext4_and_xfs, a_number_beside_growth));
     let name = "cases_misaligned_calls_by_mistake";
     trials.extend(lab_trials_where(name, on_ext4_and_xfs, misaligned_calls_by_mistake));
     trials.push(volume_trial("cases_a_full_disk", a_full_disk));
