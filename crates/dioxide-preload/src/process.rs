@@ -19,7 +19,7 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 thread_local! {
     /// This library runs in this thread.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The thread called vfork, and may now be the child.
+    /// The thread made a child that shares its memory, and may now be the child.
     static MAY_BE_A_CHILD: Cell<bool> = const { Cell::new(false) };
     /// Forks that signal handlers began inside. They hold no locks.
     static FORKS_INSIDE: Cell<u32> = const { Cell::new(0) };
@@ -199,7 +199,22 @@ pub fn before_unshare(kinds: i32) {
     }
 }
 
-/// Before vfork. The child has the descriptors and the memory of its parent.
+/// Before clone makes a child with these flags. The guard is as in [`before_raw_fork`].
+pub fn before_clone(kinds: i32) -> Option<Still> {
+    const AS_VFORK: i32 = libc::CLONE_VM | libc::CLONE_VFORK;
+    if kinds & libc::CLONE_THREAD != 0 {
+        return None;
+    }
+    match kinds & AS_VFORK {
+        AS_VFORK => MAY_BE_A_CHILD.set(true),
+        // Both run at the same time, with one table of slots.
+        libc::CLONE_VM => before_unshare(libc::CLONE_FILES),
+        _ => {}
+    }
+    before_raw_fork()
+}
+
+/// Before vfork. The child has the memory of its parent, and descriptors of its own.
 pub fn before_vfork() {
     hand_all_back("the process forked");
     MAY_BE_A_CHILD.set(true);

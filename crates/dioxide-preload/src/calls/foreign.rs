@@ -241,8 +241,9 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
         | libc::SYS_utimensat
         | libc::SYS_truncate => files::hand_back_those(why, |_| true),
         #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => process::before_vfork(),
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_fork
-        | libc::SYS_vfork
         | libc::SYS_open
         | libc::SYS_creat
         | libc::SYS_stat

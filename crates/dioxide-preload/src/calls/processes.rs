@@ -82,8 +82,7 @@ interpose! {
         thread: c_long,
         child: c_long,
     ) -> c_int {
-        let divides = flags & libc::CLONE_THREAD == 0;
-        let _still = if divides { process::before_raw_fork() } else { None };
+        let _still = process::before_clone(flags);
         next(function, stack, flags, argument, parent, thread, child)
     }
 }

@@ -4,7 +4,7 @@ use super::inode::{Inode, Key, Lease, Taken};
 use super::registry::{any_taken, inode_of, known, numbers, uncount_taken};
 use crate::keeper;
 use crate::lease::{self, Ended};
-use crate::process::{Inside, is_inside, is_own};
+use crate::process::{Inside, is_elsewhere, is_inside, is_own};
 use crate::say::say;
 use crate::slots::{self, State};
 use crate::summary::{self, Event};
@@ -51,6 +51,9 @@ pub fn ask(kernel: impl Fn() -> c_int, correct: impl Fn()) -> c_int {
 
 /// Truncates the file to its length and lets the kernel serve it. The caller holds no lock.
 pub fn hand_back(inode: &Arc<Inode>, why: &str) {
+    if is_elsewhere() {
+        return;
+    }
     let _inside = Inside::begin();
     {
         let _changes = inode.changes();
@@ -65,6 +68,9 @@ pub fn hand_back(inode: &Arc<Inode>, why: &str) {
 /// Hands back every file whose descriptor satisfies `concerns`. A file without descriptors is in
 /// its last close, and may still be grown and open. So this waits for it.
 pub fn hand_back_those(why: &str, concerns: impl Fn(c_int) -> bool) {
+    if is_elsewhere() {
+        return;
+    }
     let _inside = Inside::begin();
     let inodes: Vec<_> = known().values().cloned().collect();
     for inode in inodes {
@@ -84,6 +90,9 @@ pub fn hand_back_descriptor(fd: c_int, why: &str) {
 
 /// Hands back the file of this key, if it is taken. Returns whether it is known.
 pub fn hand_back_path(key: Option<Key>, why: &str) -> bool {
+    if is_elsewhere() {
+        return false;
+    }
     let _inside = Inside::begin();
     let inode = key.and_then(|key| known().get(&key).cloned());
     let is_known = inode.is_some();

@@ -450,6 +450,53 @@ static void a_vfork_child_that_ends_by_a_signal(void) {
     tell("alive", 1);
 }
 
+static atomic_int is_child, is_opened;
+
+static void *open_beside_a_child(void *unused) {
+    (void)unused;
+    while (!is_child)
+        sched_yield();
+    fd = open_direct("file", O_APPEND);
+    write_together();
+    is_opened = 1;
+    return NULL;
+}
+
+// In the child: changes its own descriptors only. Its numbers are those of the parent.
+static int change_numbers(void *unused) {
+    (void)unused;
+    is_child = 1;
+    while (!is_opened)
+        sched_yield();
+    int number = open("/dev/null", O_RDONLY);
+    if (number == fd && strcmp(argument, "openat") == 0)
+        number = (int)syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDONLY);
+    else if (number == fd)
+        syscall(SYS_close, number);
+    _exit(0);
+}
+
+// The bug: a child that has the memory of its parent changed the state of the parent's descriptors.
+static void a_child_with_the_parents_memory_changes_its_numbers(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, open_beside_a_child, NULL);
+    pid_t child;
+    if (strcmp(argument, "clone") == 0) {
+        char *stack = memory + LARGE;
+        child = clone(change_numbers, stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+    } else {
+        child = vfork();
+        if (child == 0)
+            change_numbers(NULL);
+    }
+    must("wait", waitpid(child, NULL, 0), child);
+    pthread_join(thread, NULL);
+    tell_length("length");
+    append_blocks(1);
+    tell_length("length");
+    must("close", close(fd), 0);
+}
+
 static void *signal_for_ever(void *unused) {
     (void)unused;
     while (!all_done) {
@@ -1821,6 +1868,7 @@ static const struct {
     CASE(an_append_in_a_handler_that_interrupts_an_append),
     CASE(a_rotation_in_a_handler_that_interrupts_an_append),
     CASE(a_vfork_child_that_ends_by_a_signal),
+    CASE(a_child_with_the_parents_memory_changes_its_numbers),
     CASE(an_open_without_waiting_beside_a_take_over),
     CASE(a_sync_in_a_handler_beside_a_hand_back),
     CASE(a_sync_of_a_file_that_has_none),

@@ -16,9 +16,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The arguments of `c/cases.c`.
-const CASES: [&str; 50] = [
+const CASES: [&str; 53] = [
     "a_rotation_in_a_handler_that_interrupts_an_append",
     "a_vfork_child_that_ends_by_a_signal",
+    "a_child_with_the_parents_memory_changes_its_numbers open",
+    "a_child_with_the_parents_memory_changes_its_numbers openat",
+    "a_child_with_the_parents_memory_changes_its_numbers clone",
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
