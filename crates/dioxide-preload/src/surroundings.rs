@@ -20,14 +20,17 @@ pub enum Found {
 
 const USES_RINGS: &str = "the program uses io_uring";
 
+/// Returns the open descriptor numbers, and that of the look itself.
+pub fn numbers() -> io::Result<Vec<c_int>> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let entries = fs::read_dir("/proc/self/fd")?.collect::<io::Result<Vec<_>>>()?;
+    Ok(entries.into_iter().filter_map(number).collect())
+}
+
 /// Searches for obstacles. `is_known` returns whether the library knows a descriptor. Only
 /// descriptors of the file and of rings are its arguments.
 pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Found>> {
-    for entry in fs::read_dir("/proc/self/fd")? {
-        let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse::<c_int>().ok())
-        else {
-            continue;
-        };
+    for fd in numbers()? {
         // SAFETY: fstat changes nothing, and fails for a number that is not open.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         let Ok(stat) = rustix::fs::fstat(borrowed) else { continue };

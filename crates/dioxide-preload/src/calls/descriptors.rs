@@ -2,10 +2,11 @@
 
 use crate::files;
 use crate::lease::ABOUT_SIGNALS;
-use crate::next::interpose;
+use crate::next::{Next, interpose};
 use crate::process;
 use crate::set_errno;
 use crate::slots;
+use crate::surroundings;
 use libc::{c_int, c_long, c_uint};
 
 /// Whether the library knows the number.
@@ -93,6 +94,24 @@ pub fn close_range_by(
     })
 }
 
+/// Closes the numbers from `first` to `last`. A sandbox, or Linux before 5.9, has no `close_range`.
+fn close_behind(first: c_int, last: c_int) -> c_int {
+    type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
+    // SAFETY: this is the type of libc's function.
+    static NEXT: Next<CloseRange> = unsafe { Next::new(c"close_range") };
+    // SAFETY: the program closes these numbers.
+    let by_range = |next: CloseRange| unsafe { next(first as c_uint, last as c_uint, 0) == 0 };
+    if !NEXT.find().is_some_and(by_range) {
+        for fd in surroundings::numbers().unwrap_or_default() {
+            if (first..=last).contains(&fd) {
+                // SAFETY: as above. The slots do not change here, so the kernel closes it at once.
+                unsafe { rustix::io::close(fd) };
+            }
+        }
+    }
+    0
+}
+
 /// Limits a number to those that descriptors can have.
 fn last_number(last: c_uint) -> c_int {
     c_int::try_from(last).unwrap_or(c_int::MAX)
@@ -113,6 +132,12 @@ interpose! {
     }
     |next| fn [close_range](first: c_uint, last: c_uint, flags: c_int) -> c_int {
         close_range_by(first, last, flags, next)
+    }
+    |next| fn [closefrom](first: c_int) -> () {
+        if !files::any_known() || !process::is_own() {
+            return next(first);
+        }
+        close_all(first.max(0), c_int::MAX, close_behind);
     }
     |next| fn [dup](fd: c_int) -> c_int {
         if is_known(fd) { files::duplicate(fd, None, || next(fd)) } else { next(fd) }
@@ -156,11 +181,4 @@ interpose! {
         files::hand_back_descriptor(fd, "the program locks it");
         next(fd, command, len)
     }
-}
-
-/// Closes all descriptors from `first`, without a result.
-#[unsafe(no_mangle)]
-pub extern "C" fn closefrom(first: c_int) {
-    // SAFETY: `closefrom` has the contract of `close_range`.
-    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }

@@ -14,14 +14,18 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/fs.h>
 #include <linux/io_uring.h>
 #include <linux/loop.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -707,6 +711,37 @@ static void *open_buffered(void *unused) {
 static void *write_beside_open(void *number) {
     pthread_barrier_wait(&both);
     return write_blocks(number);
+}
+
+static void refuse_call(unsigned number) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    must("prctl", prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    must("seccomp", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+static void close_from_100(void) {
+    must("dup2", dup2(1, 100) + dup2(1, 150), 250);
+    closefrom(100);
+    tell("first", fcntl(100, F_GETFD));
+    tell("another", fcntl(150, F_GETFD));
+}
+
+// The bug: where there is no close_range, closefrom closed nothing.
+static void a_closefrom_without_close_range(void) {
+    refuse_call(SYS_close_range);
+    close_from_100();
+    fd = open_direct("file", O_APPEND);
+    write_together();
+    close_from_100();
+    append_blocks(1);
+    tell_length("length");
+    must("close", close(fd), 0);
 }
 
 static atomic_int other_numbers;
@@ -1891,6 +1926,7 @@ static const struct {
     CASE(a_number_that_a_stream_closed),
     CASE(close_beside_mmap),
     CASE(a_closefrom_beside_a_take_over),
+    CASE(a_closefrom_without_close_range),
     CASE(a_number_beside_growth),
     CASE(a_buffered_open_beside_a_take_over),
     CASE(a_line_printed_to_a_descriptor),

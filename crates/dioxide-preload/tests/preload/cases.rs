@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The arguments of `c/cases.c`.
-const CASES: [&str; 53] = [
+const CASES: [&str; 54] = [
     "a_rotation_in_a_handler_that_interrupts_an_append",
     "a_vfork_child_that_ends_by_a_signal",
     "a_child_with_the_parents_memory_changes_its_numbers open",
@@ -50,6 +50,7 @@ const CASES: [&str; 53] = [
     "a_number_that_a_stream_closed",
     "close_beside_mmap",
     "a_closefrom_beside_a_take_over",
+    "a_closefrom_without_close_range",
     "a_loop_device_of_a_file_that_is_taken",
     "a_buffered_open_beside_a_take_over",
     "a_line_printed_to_a_descriptor",
