@@ -2,7 +2,7 @@
 
 use crate::files;
 use crate::keeper;
-use crate::next::{Next, c_name, interpose};
+use crate::next::{Missing, Next, c_name, interpose};
 use crate::process;
 use libc::{
     FILE, c_char, c_int, c_long, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
@@ -41,6 +41,17 @@ fn prints(fd: c_int) {
 
 type Arguments = *const *mut c_char;
 
+/// The result of `posix_spawn`: 0 or an errno.
+#[repr(transparent)]
+pub struct Spawned(c_int);
+
+/// `pidfd_spawn` is missing before glibc 2.39.
+impl Missing for Spawned {
+    fn missing() -> Self {
+        Self(libc::ENOSYS)
+    }
+}
+
 interpose! {
     |next| fn [system](command: *const c_char) -> c_int {
         inherited();
@@ -50,14 +61,14 @@ interpose! {
         inherited();
         next(command, mode)
     }
-    |next| fn [posix_spawn, posix_spawnp](
+    |next| fn [posix_spawn, posix_spawnp, pidfd_spawn, pidfd_spawnp](
         child: *mut pid_t,
         path: *const c_char,
         actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t,
         arguments: Arguments,
         environment: Arguments,
-    ) -> c_int {
+    ) -> Spawned {
         // File actions may give any descriptor to the child.
         if actions.is_null() { inherited() } else { all() }
         next(child, path, actions, attributes, arguments, environment)
