@@ -236,6 +236,9 @@ fn listen() {
         if is_signalled || looked.elapsed() >= LOOK {
             files::hand_back_broken();
             looked = Instant::now();
+            if !first_ended && first_has_ended() {
+                FIRST_ENDED.store(true, Ordering::SeqCst);
+            }
         }
         let signal = CAME.load(Ordering::Acquire);
         if signal != 0 && !is_ending {
@@ -343,6 +346,21 @@ fn wait_until(is_so: impl Fn() -> bool) {
         }
         process::pause(NAP);
     }
+}
+
+/// Whether the first thread has ended unseen, such as by `pthread_cancel`. It then has no list of
+/// robust mutexes, and only then this looks at its state, which needs a low descriptor number.
+fn first_has_ended() -> bool {
+    let first = rustix::process::getpid().as_raw_nonzero().get();
+    let (mut list, mut len) = (ptr::null_mut::<libc::c_void>(), 0_usize);
+    // SAFETY: the call writes the address and the length, which outlive it.
+    let asked =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, first, &raw mut list, &raw mut len) };
+    if asked != 0 || !list.is_null() {
+        return false;
+    }
+    let stat = fs::read_to_string(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z'))
 }
 
 /// Before `pthread_exit`.

@@ -171,7 +171,7 @@ pass_through! {
     |_| process::before_exec() => execl, execlp, execle;
     |_| process::before_vfork() => vfork, __vfork;
     |_| process::before_raw_end() => _exit, _Exit;
-    |_| keeper::thread_ends() => pthread_exit;
+    |_| keeper::thread_ends() => pthread_exit, thrd_exit;
     |_| walk() => ftw, ftw64, nftw, nftw64, fts_open, fts64_open;
     |fd| prints(fd as c_int) => dprintf, vdprintf, __dprintf_chk, __vdprintf_chk;
 }
