@@ -395,13 +395,15 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
             Ok(place) => Ok(place as usize),
             Err(errno) => Err(Instead::Errno(errno.raw_os_error())),
         };
+        // The kernel's sum wraps to a negative number.
+        let set_from = |base: u64| match (base as i64).checked_add(offset).map(u64::try_from) {
+            Some(Ok(place)) => set(place),
+            _ => Err(Instead::Errno(libc::EINVAL)),
+        };
         match whence {
-            libc::SEEK_END => match (len as i64).checked_add(offset).map(u64::try_from) {
-                Some(Ok(place)) => set(place),
-                Some(Err(_)) => Err(Instead::Errno(libc::EINVAL)),
-                // The kernel's sum wraps.
-                None => Err(Instead::Errno(libc::EINVAL)),
-            },
+            libc::SEEK_SET => set_from(0),
+            libc::SEEK_CUR => set_from(position(fd)?),
+            libc::SEEK_END => set_from(len),
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let from = u64::try_from(offset)
                     .ok()
