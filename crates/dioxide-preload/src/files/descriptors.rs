@@ -117,6 +117,9 @@ fn has_marker(fd: c_int) -> bool {
 fn register(fd: c_int, description: Arc<Description>) {
     let Some(slot) = slots::make(fd) else { return };
     let inode = description.inode.clone();
+    let Some(slot) = slots::make(fd) else {
+        return hand_back(&inode, "a descriptor number of it is too high");
+    };
     release(fd);
     // A signal handler that opens the file would wait for its lease with these locks held.
     let is_known = dioxide::with_signals_blocked(|| {
