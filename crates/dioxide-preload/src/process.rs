@@ -234,6 +234,13 @@ pub fn before_exec() {
     by_the_keeper(Wish::HandBack);
 }
 
+/// After an exec that failed.
+pub fn after_failed_exec() {
+    if is_own() {
+        files::not_in_exec();
+    }
+}
+
 /// Before `_exit`.
 pub fn before_raw_end() {
     match files::any_taken_even_inside() {

@@ -98,6 +98,39 @@ interpose! {
     }
 }
 
+/// Calls exec by `next`, which returns only after a failure.
+fn execute(next: impl FnOnce() -> c_int) -> c_int {
+    process::before_exec();
+    let failed = next();
+    process::after_failed_exec();
+    failed
+}
+
+interpose! {
+    |next| fn [execve, execvpe](
+        path: *const c_char,
+        arguments: Arguments,
+        environment: Arguments,
+    ) -> c_int {
+        execute(|| next(path, arguments, environment))
+    }
+    |next| fn [execv, execvp](path: *const c_char, arguments: Arguments) -> c_int {
+        execute(|| next(path, arguments))
+    }
+    |next| fn [fexecve](fd: c_int, arguments: Arguments, environment: Arguments) -> c_int {
+        execute(|| next(fd, arguments, environment))
+    }
+    |next| fn [execveat](
+        dir: c_int,
+        path: *const c_char,
+        arguments: Arguments,
+        environment: Arguments,
+        flags: c_int,
+    ) -> c_int {
+        execute(|| next(dir, path, arguments, environment, flags))
+    }
+}
+
 /// Defines functions that jump to those behind with all arguments and an unchanged stack. The
 /// expression before the names runs first, with the first argument.
 macro_rules! pass_through {
@@ -167,7 +200,6 @@ macro_rules! pass_on {
 }
 
 pass_through! {
-    |_| process::before_exec() => execve, execv, execvp, execvpe, execveat, fexecve;
     |_| process::before_exec() => execl, execlp, execle;
     |_| process::before_vfork() => vfork, __vfork;
     |_| process::before_raw_end() => _exit, _Exit;

@@ -1,6 +1,6 @@
 //! The program's descriptors: opened, duplicated, closed, and their flags.
 
-use super::fork::is_over;
+use super::fork::{is_over, not_in_exec};
 use super::hand_back::{ADVICE, hand_back, leave_to_kernel, put_away};
 use super::inode::{Description, Inode, Key, borrowed};
 use super::registry::{any_taken, inode_of, known, known_or_new, known_to_change, settings};
@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Registers a descriptor that the kernel has opened with these flags.
 pub fn opened(fd: c_int, flags: c_int) {
     let Some(settings) = settings().filter(|_| !is_inside() && !is_elsewhere()) else { return };
+    not_in_exec();
     let is_direct = flags & libc::O_DIRECT != 0 && flags & libc::O_PATH == 0;
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
     if is_over() {
@@ -115,7 +116,6 @@ fn has_marker(fd: c_int) -> bool {
 }
 
 fn register(fd: c_int, description: Arc<Description>) {
-    let Some(slot) = slots::make(fd) else { return };
     let inode = description.inode.clone();
     let Some(slot) = slots::make(fd) else {
         return hand_back(&inode, "a descriptor number of it is too high");

@@ -42,7 +42,7 @@ pub fn exec_begins() {
 }
 
 /// This thread is not in exec, so its last one has failed.
-pub(super) fn not_in_exec() {
+pub fn not_in_exec() {
     let thread = EXECUTES.load(Ordering::Relaxed);
     if thread != 0 && thread == own_thread() {
         EXECUTES.store(0, Ordering::SeqCst);

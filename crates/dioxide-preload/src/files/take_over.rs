@@ -119,13 +119,14 @@ fn take_over_now(inode: &Arc<Inode>) -> Option<String> {
         Err(why) => why,
     };
     let text = why.to_string();
+    let try_later = || inode.try_again.store(now_ms() + TRY_AGAIN_MS, Ordering::Relaxed);
     match why {
-        NotTaken::Forks => {}
+        NotTaken::Forks => try_later(),
         // Most often another thread or process is opening or closing it.
         NotTaken::OtherOpener | NotTaken::Busy
             if inode.tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX =>
         {
-            inode.try_again.store(now_ms() + TRY_AGAIN_MS, Ordering::Relaxed);
+            try_later();
         }
         _ => {
             inode.kernel_only.store(true, Ordering::Release);
