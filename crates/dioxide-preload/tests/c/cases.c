@@ -20,6 +20,7 @@
 #include <linux/loop.h>
 #include <linux/seccomp.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/fsuid.h>
@@ -34,6 +35,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
+#include <threads.h>
 #include <unistd.h>
 #include <utime.h>
 #include <wordexp.h>
@@ -1010,6 +1012,71 @@ static void a_ring_whose_descriptor_is_closed(void) {
     must("close", close(fd), 0);
 }
 
+// --- the end of the first thread ---
+
+static pthread_t first_thread;
+
+static int first_has_ended(void) {
+    char name[64], state = 0;
+    snprintf(name, sizeof name, "/proc/self/task/%d/stat", getpid());
+    FILE *stat = fopen(name, "r");
+    must("stat", fscanf(stat, "%*d (%*[^)]) %c", &state), 1);
+    fclose(stat);
+    return state == 'Z';
+}
+
+static void *outlive_the_first_thread(void *unused) {
+    (void)unused;
+    fd = open_direct("file", 0);
+    write_together();
+    if (strcmp(argument, "pthread_cancel") == 0)
+        pthread_cancel(first_thread);
+    while (!first_has_ended())
+        usleep(1000);
+    return NULL;
+}
+
+// The bug: the library saw only pthread_exit. Its listener kept the process alive for ever.
+static void a_first_thread_that_ends(void) {
+    pthread_t thread;
+    first_thread = pthread_self();
+    pthread_create(&thread, NULL, outlive_the_first_thread, NULL);
+    pthread_detach(thread);
+    if (strcmp(argument, "pthread_exit") == 0)
+        pthread_exit(NULL);
+    if (strcmp(argument, "thrd_exit") == 0)
+        thrd_exit(0);
+    for (;;)
+        pause();
+}
+
+// --- positions ---
+
+__attribute__((noreturn)) static void *read_at_the_position(void *unused) {
+    (void)unused;
+    char *own = aligned_alloc(BLOCK, BLOCK);
+    for (;;)
+        must("read", read(fd, own, BLOCK) >= 0, 1);
+}
+
+// The bug: the kernel set the position while the engine read, which then moved it back.
+static void a_seek_beside_a_read(void) {
+    long lost = 0;
+    const long middle = WRITERS * BLOCKS_OF_EACH / 2 * BLOCK;
+    pthread_t thread;
+    fd = open_direct("file", 0);
+    write_together();
+    pthread_create(&thread, NULL, read_at_the_position, NULL);
+    for (int i = 0; i < ROUNDS; i++) {
+        must("lseek", lseek(fd, 0, SEEK_SET), 0);
+        must("lseek", lseek(fd, middle, i % 2 == 0 ? SEEK_SET : SEEK_CUR) >= middle, 1);
+        lost += lseek(fd, 0, SEEK_CUR) < middle;
+    }
+    tell("lost", lost);
+    tell("before the begin", lseek(fd, -1, SEEK_SET));
+    tell("far before the begin", lseek(fd, -(1L << 50), SEEK_CUR));
+}
+
 // --- exec ---
 
 static int to_writer[2], to_holder[2];
@@ -1046,6 +1113,29 @@ static void *write_beside_exec(void *unused) {
     write_together();
     send_to(to_holder);
     return NULL;
+}
+
+static void *fail_to_execute(void *unused) {
+    (void)unused;
+    char *none[] = {NULL};
+    must("execv", execv("./not-there", none), -1);
+    pthread_barrier_wait(&both);
+    pthread_barrier_wait(&both);
+    return NULL;
+}
+
+// A thread whose exec failed makes no other call.
+static void a_take_over_after_a_failed_exec_of_another_thread(void) {
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    fd = open_direct("earlier", 0);
+    pthread_create(&thread, NULL, fail_to_execute, NULL);
+    pthread_barrier_wait(&both);
+    must("close", close(fd), 0);
+    fd = open_direct("file", 0);
+    write_together();
+    pthread_barrier_wait(&both);
+    pthread_join(thread, NULL);
 }
 
 // The library takes files over again.
@@ -1284,6 +1374,26 @@ static void shells_that_append(void) {
         tell_length("length");
         close(fd);
     }
+}
+
+extern int pidfd_spawn(int *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,
+                       char *const[], char *const[]) __attribute__((weak));
+
+// The bug: pidfd_spawn did not hand back. glibc before 2.39 has none.
+static void a_child_of_pidfd_spawn_appends(void) {
+    char command[256];
+    fd = open_direct("file", O_APPEND);
+    append_blocks(4);
+    snprintf(command, sizeof command, "dd if=/dev/zero bs=4096 count=1 status=none >&%d", fd);
+    char *arguments[] = {"sh", "-c", command, NULL}, *none[] = {NULL};
+    int handle, result = pidfd_spawn == NULL ? ENOSYS : pidfd_spawn(&handle, "/bin/sh", NULL, NULL, arguments, none);
+    if (result == ENOSYS)
+        result = posix_spawn(&handle, "/bin/sh", NULL, NULL, arguments, none);
+    tell("spawn", result);
+    must("wait", wait(NULL) > 0, 1);
+    append_blocks(1);
+    tell_length("length");
+    close(fd);
 }
 
 static void a_descriptor_in_one_of_many_messages(void) {
@@ -1937,6 +2047,10 @@ static const struct {
     CASE(a_ring_whose_descriptor_is_closed),
     CASE(a_take_over_beside_exec),
     CASE(a_take_over_after_a_failed_exec),
+    CASE(a_take_over_after_a_failed_exec_of_another_thread),
+    CASE(a_first_thread_that_ends),
+    CASE(a_seek_beside_a_read),
+    CASE(a_child_of_pidfd_spawn_appends),
     CASE(children_by_number),
     CASE(shells_that_append),
     CASE(a_descriptor_in_one_of_many_messages),
