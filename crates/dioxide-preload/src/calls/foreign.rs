@@ -193,7 +193,6 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     let why = "the program makes system calls by number";
     match number {
         libc::SYS_io_uring_setup => ring(),
-        libc::SYS_unshare => process::before_unshare(first as c_int),
         libc::SYS_mmap => files::hand_back_descriptor(fifth as c_int, why),
         libc::SYS_close => replaced(first, first, why),
         libc::SYS_write
@@ -423,6 +422,10 @@ interpose! {
             _ if changes_root(number) => process::before_root_changes(),
             _ => None,
         };
+        // Also before the program opens a file.
+        if number == libc::SYS_unshare {
+            process::before_unshare(first as c_int);
+        }
         let kernel = || next(number, first, second, third, fourth, fifth, sixth);
         match number {
             libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => {
