@@ -140,7 +140,11 @@ interpose! {
         close_all(first.max(0), c_int::MAX, close_behind);
     }
     |next| fn [dup](fd: c_int) -> c_int {
-        if is_known(fd) { files::duplicate(fd, None, || next(fd)) } else { next(fd) }
+        match is_known(fd) {
+            true if files::is_engines(fd) => bad_number(),
+            true => files::duplicate(fd, None, || next(fd)),
+            false => next(fd),
+        }
     }
     |next| fn [dup2, __dup2](from: c_int, to: c_int) -> c_int {
         dup_to(from, to, || next(from, to))
@@ -156,6 +160,8 @@ interpose! {
             return kernel();
         }
         match command {
+            // The threads of the engine ask for its lease.
+            _ if files::is_engines(fd) && command != libc::F_GETLEASE => bad_number(),
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => files::duplicate(fd, None, kernel),
             libc::F_SETFL => {
                 files::set_flags(fd, argument as c_int, |flags| next(fd, command, flags.into()))
