@@ -108,12 +108,20 @@ interpose! {
         stream: *mut FILE,
     ) -> *mut FILE {
         before(libc::AT_FDCWD, path, flags_of_mode(mode));
-        closed(stream);
+        // As in libc, a failed close is no failure.
+        let _ = closed(stream);
         opened_stream(next(path, mode, stream))
     }
     |next| fn [fclose](stream: *mut FILE) -> c_int {
-        closed(stream);
-        next(stream)
+        let ended = closed(stream);
+        let result = next(stream);
+        match ended {
+            Err(errno) => {
+                set_errno(errno);
+                libc::EOF
+            }
+            Ok(()) => result,
+        }
     }
     |next| fn [fcloseall]() -> c_int {
         if files::any_known() {
@@ -134,14 +142,15 @@ fn flags_of_mode(mode: *const c_char) -> c_int {
     if truncates { CREAT } else { 0 }
 }
 
-/// Before libc closes the descriptor of a stream, unseen by the library.
-fn closed(stream: *mut FILE) {
-    if files::any_known() && !stream.is_null() {
-        // SAFETY: by the contract of `fclose`, an open stream.
-        let fd = unsafe { libc::fileno(stream) };
-        files::hand_back_descriptor(fd, "a stream was made of it");
-        let _ = files::close(fd, || 0);
+/// Before libc closes the descriptor of a stream, unseen by the library. Fails if the engine did.
+fn closed(stream: *mut FILE) -> Result<(), c_int> {
+    if !files::any_known() || stream.is_null() {
+        return Ok(());
     }
+    // SAFETY: by the contract of `fclose`, an open stream.
+    let fd = unsafe { libc::fileno(stream) };
+    files::hand_back_descriptor(fd, "a stream was made of it");
+    files::close(fd, || 0).map(drop)
 }
 
 /// Registers the open of a stream, which reads the kernel's state of a taken file.

@@ -184,7 +184,7 @@ pub(super) fn put_away(inode: &Inode) -> bool {
     uncount_taken();
     for error in results.into_iter().filter_map(Result::err) {
         inode.failed.store(true, Ordering::Relaxed);
-        say(&error.to_string());
+        say(&format!("{error}; if it keeps its grown length, {ADVICE}"));
     }
     true
 }

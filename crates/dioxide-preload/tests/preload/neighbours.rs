@@ -302,7 +302,7 @@ struct Stopped(Child);
 impl Stopped {
     /// Starts a program that stops itself.
     fn begin(command: &mut Command) -> Result<Self, Failed> {
-        let child = Self(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        let child = Self(command.stdin(Stdio::null()).spawn()?);
         let mut status = 0;
         // SAFETY: the call waits for a child of this process and writes the status.
         let waited = unsafe { libc::waitpid(child.0.id() as i32, &mut status, libc::WUNTRACED) };
@@ -329,13 +329,20 @@ fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResu
     let _short = BreakTime::set(2)?;
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
-        let told = dir.join("told");
+        let (told, said) = (dir.join("told"), dir.join("said"));
         let mut command = neighbours(&dir, &["stopped", "file"], with);
-        let ours = Stopped::begin(command.stdout(File::create(&told)?))?;
+        command.stdout(File::create(&told)?).stderr(File::create(&said)?);
+        let ours = Stopped::begin(&mut command)?;
         assert_eq!(fs::read_to_string(&told)?, note_lease_break(with));
         run(&mut neighbours(&dir, &["theirs-late", "file", "8"], With::Nothing))?.well()?;
         let ended = ours.go_on()?;
-        assert!(ended.success(), "{with:?}: {ended}");
+        let said = fs::read_to_string(&said)?;
+        assert!(ended.success(), "{with:?}: {ended}: {said}");
+        // A stream reports it too.
+        let fails = fs::read_to_string(&told)?.contains("not closed");
+        let is_advised = said.contains("run `dioxide recover`");
+        let is_taken = with == With::Eager;
+        assert_eq!((fails, is_advised), (is_taken, is_taken), "{with:?}: {said}");
         // Recovery finds the marker, and keeps the data of the other process.
         dioxide::recover(dir.join("file"), dioxide::Recover::Truncate)?;
         run(&mut neighbours(&dir, &["check", "file"], With::Nothing))?.well()?;
