@@ -469,7 +469,7 @@ fn installed(handler: sighandler_t) -> sighandler_t {
 }
 
 interpose! {
-    |next| fn [sigaction](
+    |next| fn [sigaction, __sigaction](
         signal: c_int,
         new: *const libc::sigaction,
         old: *mut libc::sigaction,
@@ -490,7 +490,7 @@ interpose! {
         }
         result
     }
-    |next| fn [signal, bsd_signal, sysv_signal, __sysv_signal](
+    |next| fn [signal, bsd_signal, sysv_signal, __sysv_signal, sigset](
         signal: c_int,
         handler: sighandler_t,
     ) -> sighandler_t {
