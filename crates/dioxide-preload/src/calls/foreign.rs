@@ -233,6 +233,7 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
         | libc::SYS_execve
         | libc::SYS_execveat
         | libc::SYS_clone3
+        | libc::SYS_pidfd_getfd
         | libc::SYS_sendmmsg
         | libc::SYS_clone
         | libc::SYS_exit_group
@@ -351,6 +352,13 @@ interpose! {
         }
         next(socket, messages, count, flags)
     }
+    // The other process may be the program itself.
+    |next| fn [pidfd_getfd](process: c_int, number: c_int, flags: c_uint) -> c_int {
+        if files::any_known() {
+            files::hand_back_those("the program copies a descriptor of a process", |_| true);
+        }
+        next(process, number, flags)
+    }
     |next| fn [aio_read, aio_read64, aio_write, aio_write64](block: *mut aiocb) -> c_int {
         of_control_block(block);
         next(block)
@@ -414,6 +422,10 @@ interpose! {
         fifth: c_long,
         sixth: c_long,
     ) -> c_long {
+        // Also before the program opens a file.
+        if number == libc::SYS_unshare {
+            process::before_unshare(first as c_int);
+        }
         if files::any_known() {
             by_number(number, [first, second, third, fifth]);
         }
@@ -422,10 +434,6 @@ interpose! {
             _ if changes_root(number) => process::before_root_changes(),
             _ => None,
         };
-        // Also before the program opens a file.
-        if number == libc::SYS_unshare {
-            process::before_unshare(first as c_int);
-        }
         let kernel = || next(number, first, second, third, fourth, fifth, sixth);
         match number {
             libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => {
