@@ -26,6 +26,7 @@
 #include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -290,6 +291,21 @@ static void a_signal_ends_the_program(void) {
     fd = open_direct("file", 0);
     write_together();
     raise(atoi(argument));
+}
+
+extern int __sigaction(int, const struct sigaction *, struct sigaction *);
+extern sighandler_t set_signal(int, sighandler_t) __asm__("sigset");
+
+// The bug: these brought the default action back, which left the file grown.
+static void a_signal_whose_action_is_set_again(void) {
+    const struct sigaction action = {.sa_handler = SIG_DFL};
+    fd = open_direct("file", 0);
+    write_together();
+    if (strcmp(argument, "sigset") == 0)
+        must("sigset", set_signal(SIGTERM, SIG_DFL) == SIG_DFL, 1);
+    else
+        must("sigaction", __sigaction(SIGTERM, &action, NULL), 0);
+    raise(SIGTERM);
 }
 
 static void default_again(int number) {
@@ -922,7 +938,8 @@ static atomic_int opened_apart;
 // Opens a file under the number that the other table gives to `fd`.
 static void *write_with_own_descriptors(void *unused) {
     (void)unused;
-    must("unshare", unshare(CLONE_FILES), 0);
+    int by_number = strcmp(argument, "number") == 0;
+    must("unshare", by_number ? syscall(SYS_unshare, CLONE_FILES) : unshare(CLONE_FILES), 0);
     pthread_barrier_wait(&both);
     pthread_barrier_wait(&both); // The other thread has opened "first".
     opened_apart = open_direct("second", 0);
@@ -948,6 +965,32 @@ static void a_thread_with_its_own_descriptors(void) {
     must("close", close(fd), 0);
     tell("first", length_of("first"));
     tell("second", length_of("second"));
+}
+
+// Without the library there are no such numbers.
+static void a_number_of_the_engine_is_duplicated(void) {
+    long duplicated = 0;
+    fd = open_direct("file", O_APPEND);
+    write_together();
+    for (int number = fd + 1; number < 32768; number++)
+        duplicated += dup(number) >= 0 || fcntl(number, F_DUPFD, 0) >= 0 || fcntl(number, F_GETFD) >= 0;
+    tell("duplicated", duplicated);
+    append_blocks(1);
+    tell_length("length");
+    must("close", close(fd), 0);
+}
+
+// The bug: the copy is no duplicate that the library sees.
+static void a_descriptor_copied_from_the_own_process(void) {
+    int own = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    fd = open_direct("file", O_APPEND);
+    write_together();
+    int by_number = strcmp(argument, "number") == 0;
+    int copy = by_number ? (int)syscall(SYS_pidfd_getfd, own, fd, 0) : pidfd_getfd(own, fd, 0);
+    must("write", write(copy, memory, BLOCK), BLOCK);
+    append_blocks(1);
+    tell_length("length");
+    must("close", close(copy) + close(fd), 0);
 }
 
 static void *append_to_number(void *number) {
@@ -2025,6 +2068,7 @@ static const struct {
     CASE(a_loop_device_of_a_file_that_is_taken),
     CASE(a_handler_runs_in_the_programs_threads_only),
     CASE(a_signal_ends_the_program),
+    CASE(a_signal_whose_action_is_set_again),
     CASE(a_handler_that_raises_the_signal_again),
     CASE(a_signal_ends_the_program_during_reads),
     CASE(an_absolute_path_with_no_directory),
@@ -2043,6 +2087,8 @@ static const struct {
     CASE(a_lease),
     CASE(times_that_the_program_sets),
     CASE(a_thread_with_its_own_descriptors),
+    CASE(a_number_of_the_engine_is_duplicated),
+    CASE(a_descriptor_copied_from_the_own_process),
     CASE(a_number_replaced_beside_appends),
     CASE(a_ring_whose_descriptor_is_closed),
     CASE(a_take_over_beside_exec),

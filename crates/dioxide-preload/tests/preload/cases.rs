@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The arguments of `c/cases.c`.
-const CASES: [&str; 59] = [
+const CASES: [&str; 65] = [
     "a_rotation_in_a_handler_that_interrupts_an_append",
     "a_vfork_child_that_ends_by_a_signal",
     "a_child_with_the_parents_memory_changes_its_numbers open",
@@ -39,6 +39,8 @@ const CASES: [&str; 59] = [
     "a_signal_ends_the_program 14", // SIGALRM
     "a_signal_ends_the_program 15", // SIGTERM
     "a_signal_ends_the_program 24", // SIGXCPU
+    "a_signal_whose_action_is_set_again sigset",
+    "a_signal_whose_action_is_set_again sigaction",
     "a_handler_that_raises_the_signal_again",
     "a_signal_ends_the_program_during_reads",
     "an_absolute_path_with_no_directory",
@@ -57,6 +59,10 @@ const CASES: [&str; 59] = [
     "a_lease",
     "times_that_the_program_sets",
     "a_thread_with_its_own_descriptors",
+    "a_thread_with_its_own_descriptors number",
+    "a_number_of_the_engine_is_duplicated",
+    "a_descriptor_copied_from_the_own_process name",
+    "a_descriptor_copied_from_the_own_process number",
     "a_number_replaced_beside_appends",
     "a_ring_whose_descriptor_is_closed",
     "a_take_over_beside_exec",
