@@ -1,5 +1,5 @@
-//! The layout of `src`: a module imports only from its own row or from a row below. No line of any
-//! Rust source is too long.
+//! The layout of `src`: a module imports only from its own row or from a row below. In a crate, a
+//! type name means one thing. No line of any Rust source is too long.
 //!
 //! `ROWS` is the table. A `use` or an inline path that names a module of a higher row fails with
 //! its file and line. A path through a re-export of `lib.rs` fails as well. Test modules may import
@@ -66,6 +66,19 @@ const RULE_ARROWS: &[(&str, &str, &str)] = &[
     ("map", "merge", "the runs of a map are requests"),
     ("map", "recovery", "a map of members has their extents"),
 ];
+
+/// The type names that a crate may declare twice, with their reasons.
+const TYPES_TWICE: &[(&str, &str, &str)] = &[
+    ("src", "JoinHandle", "the thread of a simulation is that of its threads"),
+    ("src", "Reactor", "the public one is a handle of the engine's"),
+    ("crates/dioxide-diagnose/src", "Error", "each of two public modules has its own"),
+];
+
+/// The crates with less than one meaning for each type name: programs that compare others.
+const UNCHECKED: &[&str] = &["crates/bench-peers/src"];
+
+/// The model of `sync/system.rs` in loom has the same names.
+const SYNC_MODEL: &str = "src/sync/model.rs";
 
 /// The folders with Rust sources.
 const FOLDERS: &[&str] = &["src", "tests", "crates", "examples", "benches", "fuzz/targets"];
@@ -385,6 +398,55 @@ fn rule_arrows(sources: &[Source]) -> (Vec<String>, BTreeSet<(String, String)>) 
     (broken, permitted)
 }
 
+/// The folder of the crate's sources. None for tests, and for what is not a library or a program.
+fn crate_of(path: &str) -> Option<&str> {
+    let end = if path.starts_with("src/") { 3 } else { path.find("/src/")? + 4 };
+    Some(&path[..end])
+}
+
+/// Whether a module exists only for tests or models.
+fn is_for_tests(source: &Source, all: &[Source]) -> bool {
+    let (folder, name) = source.path.rsplit_once('/').expect("a path in a folder");
+    let stem = name.trim_end_matches(".rs");
+    let above = |folder: &str| {
+        let (parent, name) = folder.rsplit_once('/')?;
+        let own = [format!("{folder}/mod.rs"), format!("{parent}/{name}.rs")];
+        all.iter()
+            .find(|other| own.contains(&other.path))
+            .or_else(|| all.iter().find(|other| other.path == format!("{folder}/lib.rs")))
+    };
+    if source.path == SYNC_MODEL {
+        return true;
+    }
+    let Some(parent) = above(folder) else { return false };
+    if parent.path == source.path {
+        return false;
+    }
+    parent.tests.iter().any(|test| test == stem) || is_for_tests(parent, all)
+}
+
+/// The type names that a crate declares more than once, each with its places.
+fn types_declared_twice(sources: &[Source]) -> BTreeMap<(&str, &str), Vec<String>> {
+    let mut found: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    for source in sources {
+        let Some(of) = crate_of(&source.path) else { continue };
+        if is_for_tests(source, sources) {
+            continue;
+        }
+        for (number, line) in source.code.lines().enumerate() {
+            let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
+            let kind = words.by_ref().find(|word| !word.ends_with(')'));
+            let is_type = matches!(kind, Some("struct" | "enum" | "trait" | "union"));
+            let Some(name) = words.next().filter(|_| is_type) else { continue };
+            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
+            let name = &name[..end.unwrap_or(name.len())];
+            found.entry((of, name)).or_default().push(format!("{}:{}", source.path, number + 1));
+        }
+    }
+    found.retain(|_, places| places.len() > 1);
+    found
+}
+
 fn long_lines<'a>(texts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in texts {
@@ -433,13 +495,47 @@ fn each_permitted_upward_arrow_exists() {
     assert!(listed.len() <= 7, "find another way");
 }
 
-#[test]
-fn no_line_is_too_long() {
+/// The sources of all crates, with their tests.
+fn all_sources() -> Vec<Source> {
     let mut all = Vec::new();
     for folder in FOLDERS {
         collect(Path::new(env!("CARGO_MANIFEST_DIR")), folder, &mut all);
     }
     assert!(all.len() > 300, "the sources of all crates");
+    all
+}
+
+#[test]
+fn a_type_name_means_one_thing_in_a_crate() {
+    let all = all_sources();
+    let twice = types_declared_twice(&all);
+    let is_permitted = |(of, name): &(&str, &str)| {
+        UNCHECKED.contains(of) || TYPES_TWICE.iter().any(|(a, b, _)| (a, b) == (of, name))
+    };
+    let problems: Vec<_> = twice
+        .iter()
+        .filter(|(it, _)| !is_permitted(it))
+        .map(|((_, name), places)| format!("{name}: {}", places.join(", ")))
+        .collect();
+    assert_none(&problems);
+    for (of, name, _) in TYPES_TWICE {
+        assert!(twice.contains_key(&(*of, *name)), "remove {name} of {of} from the table");
+    }
+}
+
+#[test]
+fn a_planted_second_type_of_a_name_is_found() {
+    let text = "pub(crate) enum Core<T> {}\n#[cfg(test)]\nmod tests {\n    struct Planted;\n}\n";
+    let mut sources = sources().to_vec();
+    sources.push(Source::new("src/engine/planted.rs", text.into()));
+    let twice = types_declared_twice(&sources);
+    assert_eq!(twice[&("src", "Core")].len(), 2);
+    assert!(!twice.contains_key(&("src", "Planted")));
+}
+
+#[test]
+fn no_line_is_too_long() {
+    let all = all_sources();
     assert_none(&long_lines(all.iter().map(|source| (&*source.path, &*source.text))));
 }
 

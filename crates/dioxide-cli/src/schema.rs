@@ -24,7 +24,7 @@ fn check<T: JsonSchema>(name: &str) {
 
 #[test]
 fn bench() {
-    check::<report::json::Document<'_>>("bench");
+    check::<report::json::BenchDocument<'_>>("bench");
 }
 
 #[test]

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 /// The whole document.
 #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Document")]
 pub struct DiagnoseDocument {
     /// The version of this format.
     pub schema_version: u32,

@@ -17,7 +17,6 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// The whole document.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Document")]
 pub struct HistoryDocument<'a> {
     /// The version of this format.
     schema_version: u32,
@@ -73,7 +72,6 @@ struct OfRow<'a> {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Point")]
 struct ReportedChangePoint<'a> {
     /// The index in `runs` (of the document) of the first run after the change.
     run: usize,
@@ -90,7 +88,6 @@ struct ReportedChangePoint<'a> {
 /// Medians of the segments before and after a change point, and their ratio with its 95 %
 /// confidence interval.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Ratio")]
 struct SegmentRatio {
     before: f64,
     after: f64,

@@ -16,7 +16,6 @@ use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-#[schemars(rename = "Verdict")]
 pub enum HistoryVerdict {
     /// Slower by more than the limit.
     Regression,

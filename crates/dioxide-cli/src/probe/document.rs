@@ -14,7 +14,6 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// The behaviour of direct I/O on one path, one machine, now. Values without a measurement are
 /// empty or null, and `unmeasured` gives the reason.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Document")]
 pub struct ProbeDocument {
     /// The version of this format: 1.
     pub schema_version: u32,
@@ -64,7 +63,6 @@ pub struct Flush {
 /// The target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "Target")]
 pub enum WriteTarget {
     /// Over written blocks.
     Overwrite,
@@ -134,7 +132,6 @@ pub struct Concurrency {
 /// Whether operations on one file run in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "Verdict")]
 pub enum ConcurrencyVerdict {
     RunsConcurrently,
     OneAtATime,

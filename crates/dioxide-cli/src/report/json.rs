@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 /// The whole document.
 #[derive(Serialize, JsonSchema)]
-pub struct Document<'a> {
+pub struct BenchDocument<'a> {
     /// The version of this format.
     schema_version: u32,
     /// `bench`.
@@ -36,7 +36,6 @@ const KIND: &str = "bench";
 
 /// One row. Values that do not apply, or are unknown, are null.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Outcome")]
 struct ResultRow<'a> {
     scenario: &'static str,
     path: &'static str,
@@ -146,9 +145,9 @@ struct Latency {
 }
 
 /// The report in JSON.
-pub fn document(report: &Report) -> Document<'_> {
+pub fn document(report: &Report) -> BenchDocument<'_> {
     let results = report.rows.iter().map(|row| outcome(report, row)).collect();
-    Document {
+    BenchDocument {
         schema_version: SCHEMA_VERSION,
         kind: KIND,
         machine: &report.machine,

@@ -30,7 +30,6 @@ const INTERVALS_MIN: usize = 4;
 
 /// The differences of two observations.
 #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Change")]
 pub struct ObservationChange {
     /// When the earlier observation was made, as its document has it.
     pub before_date: String,
