@@ -111,10 +111,11 @@ impl Process {
             source.read(&self.dir, &mut [0; TEXT_MAX]).is_ok()
         };
         let descriptors = numbers(&self.dir, "fd").is_ok();
-        let mut start = [0; 5];
-        let exe = self.open("exe");
-        let has_start = exe.is_some_and(|mut exe| exe.read_exact(&mut start).is_ok());
-        self.is_32_bit = has_start && is_other_class(start);
+        // Not its file, which may be on a file system that does not answer.
+        let mut start = [0; 8];
+        let auxv = self.open("auxv");
+        let has_start = auxv.is_some_and(|mut auxv| auxv.read_exact(&mut start).is_ok());
+        self.is_32_bit = has_start && is_of_32_bits(start);
         let calls = can_read("syscall") && !self.is_32_bit;
         self.rights = Rights { descriptors, calls, stacks: can_read("stack") };
     }
@@ -214,10 +215,10 @@ impl Process {
     }
 }
 
-/// Whether a file that starts like this is an ELF of 32 bits, and this program is not.
-fn is_other_class(start: [u8; 5]) -> bool {
-    const CLASS_32: u8 = 1;
-    cfg!(target_pointer_width = "64") && start == [0x7f, b'E', b'L', b'F', CLASS_32]
+/// Whether an auxiliary vector begins with a key and a value of 32 bits, on a kernel of 64 bits.
+/// Keys are small numbers, and no value in front is 0.
+fn is_of_32_bits(auxv: [u8; 8]) -> bool {
+    cfg!(target_pointer_width = "64") && u64::from_ne_bytes(auxv) > u64::from(u32::MAX)
 }
 
 impl Thread {
@@ -309,9 +310,13 @@ mod tests {
 
     /// Their calls were decoded by the numbers of 64 bits.
     #[test]
-    fn programs_of_32_bits_are_told_by_their_class() {
-        let told = [*b"\x7fELF\x01", *b"\x7fELF\x02", *b"#!/bi"].map(is_other_class);
-        assert_eq!(told, [cfg!(target_pointer_width = "64"), false, false]);
+    fn programs_of_32_bits_are_told_by_their_vectors() {
+        const AT_SYSINFO_EHDR: u32 = 33;
+        let mut of_32 = [0; 8];
+        of_32[..4].copy_from_slice(&AT_SYSINFO_EHDR.to_ne_bytes());
+        of_32[4..].copy_from_slice(&0xf7f0_0000_u32.to_ne_bytes());
+        assert_eq!(is_of_32_bits(of_32), cfg!(target_pointer_width = "64"));
+        assert!(!is_of_32_bits(u64::from(AT_SYSINFO_EHDR).to_ne_bytes()));
         assert!(!Process::find(std::process::id()).unwrap().is_32_bit);
     }
 }
