@@ -63,10 +63,12 @@ pub fn opened(fd: c_int, flags: c_int) {
     if !writes {
         return;
     }
-    match has_marker(fd) {
-        true => recover(&inode, fd),
-        false if settings.eager => take_over(&inode),
-        false => {}
+    let is_marked = has_marker(fd);
+    // After O_TRUNC the kernel's length is right, also if the marker stays.
+    if is_marked && flags & libc::O_TRUNC == 0 {
+        recover(&inode, fd);
+    } else if is_marked || settings.eager {
+        take_over(&inode);
     }
 }
 
