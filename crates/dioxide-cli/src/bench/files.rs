@@ -223,7 +223,9 @@ mod tests {
         for space in [Space::Written, Space::Unwritten] {
             let point = Point { space: Some(space), ..files_point(3, LANES) };
             for route in routes() {
-                let task = task(&place, point, route);
+                // A busy machine may begin nothing in 50 ms.
+                let runtime = Duration::from_millis(500);
+                let task = Task { runtime, ..task(&place, point, route) };
                 let run = run(&task).unwrap_or_else(|error| panic!("{route:?}: {error:#}"));
                 let (ops, elapsed) = (run.figures.ops, run.figures.elapsed);
                 match space {

@@ -292,6 +292,7 @@ mod tests {
     use super::*;
     use crate::sizes::Sizes;
     use dioxide::Tail;
+    use std::time::Duration;
 
     const LANES: usize = 4;
 
@@ -315,12 +316,14 @@ mod tests {
         let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
         for files in [None, Some(LANES)] {
             for (point, route) in points(files) {
-                let task = Task { size_bytes: 256 << 10, ..task(&place, point, route) };
+                // The file ends the run, because a busy machine may begin nothing in a short time.
+                let runtime = Duration::from_secs(60);
+                let task = Task { size_bytes: 256 << 10, runtime, ..task(&place, point, route) };
                 let run =
                     run(&task).unwrap_or_else(|error| panic!("{point:?}, {route:?}: {error:#}"));
                 let (ops, elapsed) = (run.figures.ops, run.figures.elapsed);
                 assert!(ops > 0 && ops <= task.size_bytes / point.sizes.min_bytes, "{route:?}");
-                assert_eq!(run.figures.is_cut_short, elapsed < task.runtime);
+                assert!(run.figures.is_cut_short && elapsed < runtime, "{route:?}");
             }
         }
     }
