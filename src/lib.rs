@@ -73,6 +73,9 @@ pub use buffer::Buffer;
 pub use engine::queue::Completion;
 pub use engine::recover::Recover;
 pub use error::{Error, ErrorKind, Operation, Result};
+// For the preload library.
+#[doc(hidden)]
+pub use open::is_left_grown;
 pub use open::recover;
 pub use open::striped::recover_striped;
 // For the preload library and the command line.

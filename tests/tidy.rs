@@ -519,7 +519,8 @@ fn a_type_name_means_one_thing_in_a_crate() {
         .collect();
     assert_none(&problems);
     for (of, name, _) in TYPES_TWICE {
-        assert!(twice.contains_key(&(*of, *name)), "remove {name} of {of} from the table");
+        let places = twice.get(&(*of, *name)).map(Vec::len);
+        assert_eq!(places, Some(2), "{name} of {of}: remove it from the table, or rename one");
     }
 }
 

@@ -17,7 +17,7 @@ use crate::engine::recover::{Recover, Recovering, look, recover_by};
 use crate::engine::registry::{Key, Opening};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, flushed};
-use crate::rules::marker::{Marker, Prepared};
+use crate::rules::marker::{Marker, NAME, Prepared};
 use crate::rules::policy::{Durability, Growth};
 use crate::rules::recovery::{Recovery, Verdict};
 use crate::sync::nap;
@@ -143,6 +143,15 @@ pub(crate) fn find(path: &Arc<Path>) -> Result<FoundInode, ErrorKind> {
 }
 
 /// Looks a path up; None if the file is to be created.
+/// Whether the file has a marker of its own, and is longer than what that keeps. A copy of a file
+/// may have the marker of the other one.
+pub fn is_left_grown(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let facts = sys::probe::facts(fd)?;
+    let marker = sys::read_xattr(fd, NAME)?;
+    let own = marker.and_then(|bytes| Marker::decode(&bytes).ok());
+    Ok(own.is_some_and(|it| it.identity == facts.identity && facts.len > it.base))
+}
+
 fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<FoundInode>> {
     if request.create_new {
         return Ok(None);

@@ -201,8 +201,9 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
         Some((function, outer)) => {
             let entry = channels::entry(function, Surroundings { outer, call, file });
             match entry.map_or(Kind::Unknown, |entry| entry.kind) {
-                // Waits for the end of another process, for example.
-                Kind::ProgramLock if !futexes.is_file_held(call) => Kind::Idle,
+                // Waits for the end of another process, for example. Without calls, no holder is
+                // seen.
+                Kind::ProgramLock if call.is_some() && !futexes.is_file_held(call) => Kind::Idle,
                 kind => kind,
             }
         }

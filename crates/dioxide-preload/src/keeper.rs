@@ -310,9 +310,12 @@ fn take_signal(timeout: Duration) -> bool {
     false
 }
 
-/// Ends the process if the program has no thread left, as it would end without the listener.
+/// Ends the process if the program has no thread left, as it would end without the listener. Not
+/// while the first thread runs its destructors.
 fn end_if_alone() {
-    if fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() <= THREADS_LEFT) {
+    let is_alone =
+        || fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() <= THREADS_LEFT);
+    if first_is_over() && is_alone() {
         // SAFETY: libc too calls exit when the last thread ends.
         unsafe { libc::exit(0) };
     }
@@ -356,9 +359,12 @@ fn first_has_ended() -> bool {
     // SAFETY: the call writes the address and the length, which outlive it.
     let asked =
         unsafe { libc::syscall(libc::SYS_get_robust_list, first, &raw mut list, &raw mut len) };
-    if asked != 0 || !list.is_null() {
-        return false;
-    }
+    asked == 0 && list.is_null() && first_is_over()
+}
+
+/// Whether the first thread is over, and stays only until the process ends.
+fn first_is_over() -> bool {
+    let first = rustix::process::getpid().as_raw_nonzero();
     let stat = fs::read_to_string(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z'))
 }

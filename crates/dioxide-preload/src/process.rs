@@ -205,13 +205,16 @@ pub fn before_clone(kinds: i32) -> Option<Still> {
     if kinds & libc::CLONE_THREAD != 0 {
         return None;
     }
-    match kinds & AS_VFORK {
-        AS_VFORK => MAY_BE_A_CHILD.set(true),
-        // Both run at the same time, with one table of slots.
-        libc::CLONE_VM => before_unshare(libc::CLONE_FILES),
-        _ => {}
+    // Both run at the same time, with one table of slots.
+    if kinds & AS_VFORK == libc::CLONE_VM {
+        before_unshare(libc::CLONE_FILES);
     }
-    before_raw_fork()
+    let still = before_raw_fork();
+    // Last: this thread is no child yet, and each look at that would clear it.
+    if kinds & AS_VFORK == AS_VFORK {
+        MAY_BE_A_CHILD.set(true);
+    }
+    still
 }
 
 /// Before vfork. The child has the memory of its parent, and descriptors of its own.
@@ -226,10 +229,11 @@ fn hand_all_back(why: &str) {
     }
 }
 
-/// Before exec. No take-over begins until the thread shows that the exec has failed.
-pub fn before_exec() {
+/// Before exec. No take-over begins until it has failed: by [`after_failed_exec`] if it `returns`
+/// to the library, or when the thread shows that.
+pub fn before_exec(returns: bool) {
     if is_own() {
-        files::exec_begins();
+        files::exec_begins(returns);
     }
     by_the_keeper(Wish::HandBack);
 }
@@ -237,7 +241,7 @@ pub fn before_exec() {
 /// After an exec that failed.
 pub fn after_failed_exec() {
     if is_own() {
-        files::not_in_exec();
+        files::exec_failed();
     }
 }
 

@@ -20,10 +20,11 @@ pub enum Found {
 
 const USES_RINGS: &str = "the program uses io_uring";
 
-/// Returns the open descriptor numbers, and that of the look itself.
+/// Returns the open descriptor numbers, and that of the look itself. Those of the process are
+/// not to be seen once its first thread has ended.
 pub fn numbers() -> io::Result<Vec<c_int>> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    let entries = fs::read_dir("/proc/self/fd")?.collect::<io::Result<Vec<_>>>()?;
+    let entries = fs::read_dir("/proc/thread-self/fd")?.collect::<io::Result<Vec<_>>>()?;
     Ok(entries.into_iter().filter_map(number).collect())
 }
 
@@ -44,12 +45,12 @@ pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Fou
             return Ok(Some(Found::Other(USES_RINGS)));
         }
     }
-    let maps = fs::read("/proc/self/maps")?;
+    let maps = fs::read("/proc/thread-self/maps")?;
     Ok(mapped(key, &String::from_utf8_lossy(&maps)).map(Found::Other))
 }
 
 fn link(fd: c_int) -> io::Result<Vec<u8>> {
-    Ok(rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{fd}"), Vec::new())?.into_bytes())
+    Ok(rustix::fs::readlinkat(CWD, format!("/proc/thread-self/fd/{fd}"), Vec::new())?.into_bytes())
 }
 
 /// Whether `/proc/self/maps`, as text, has a mapping of the file, a context of libaio or a ring. A
@@ -77,7 +78,7 @@ fn mapped(key: Key, maps: &str) -> Option<&'static str> {
 
 /// Returns the paths of the files mapped in this range.
 pub fn files_mapped_at(start: usize, len: usize) -> io::Result<Vec<PathBuf>> {
-    let maps = fs::read("/proc/self/maps")?;
+    let maps = fs::read("/proc/thread-self/maps")?;
     Ok(paths_at(start..start.saturating_add(len), &String::from_utf8_lossy(&maps)))
 }
 

@@ -74,21 +74,25 @@ pub fn waiting(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// The effect on the file: by the call, or by the functions in a page fault or an unseen call.
-/// A sendfile or splice that waits for a page reads it.
+/// The effect on the file: by the call, or by the functions in a page fault or an unseen call. Of a
+/// call that reads and writes, only the wait for dirty pages is a write.
 fn effect(seen: &Seen<'_>) -> Option<Does> {
-    let by_call = match &seen.sighting.call {
-        Some(call) if matches!(call.name.as_str(), "sendfile" | "splice") => Some(Does::Reads),
-        _ => doing(seen).filter(|does| matches!(does, Does::Reads | Does::Writes | Does::Syncs)),
-    };
-    by_call.or_else(|| {
+    let call = seen.sighting.call.as_ref();
+    let copies = call.is_some_and(|call| matches!(call.name.as_str(), "sendfile" | "splice"));
+    let by_call =
+        doing(seen).filter(|does| matches!(does, Does::Reads | Does::Writes | Does::Syncs));
+    let by_function = || {
         let outer = seen.sighting.stack.iter().map(String::as_str);
         seen.function.into_iter().chain(outer).map(plain).find_map(|function| match function {
             _ if function.starts_with("balance_dirty_pages") => Some(Does::Writes),
             _ if READING.contains(&function) => Some(Does::Reads),
             _ => None,
         })
-    })
+    };
+    match copies {
+        true => by_function().or(Some(Does::Reads)),
+        false => by_call.or_else(by_function),
+    }
 }
 
 #[cfg(test)]
@@ -158,6 +162,7 @@ mod tests {
         assert!(verdict(Some("sendfile"), "folio_wait_bit_common", &[]).contains("buffered reads"));
         let dirty = "balance_dirty_pages_ratelimited_flags";
         assert!(verdict(None, dirty, &[]).contains("buffered writes"));
+        assert!(verdict(Some("sendfile"), dirty, &[]).contains("buffered writes"));
         assert!(verdict(None, "folio_wait_bit_common", &[]).contains("not visible"));
     }
 

@@ -811,6 +811,13 @@ fn a_standby_waits_for_no_lock() {
     }
 }
 
+/// They were idle for a user who cannot see calls, because no holder was seen either.
+#[test]
+fn waits_for_locks_of_files_without_visible_calls_are_not_idle() {
+    let waits = Sighting { call: None, ..waiting(8 * LOOKS, "", "locks_lock_inode_wait") };
+    assert_eq!(judge(&evidence(vec![file("ext4")], vec![waits]))[0].wall, Wall::ProgramLock);
+}
+
 #[test]
 fn functions_that_are_not_known_are_named_outside_of_io_as_well() {
     let sighting = Sighting { call: None, ..waiting(8 * LOOKS, "", "zfs_rangelock_enter") };

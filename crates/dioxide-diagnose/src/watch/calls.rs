@@ -16,6 +16,8 @@ pub enum About {
     Nothing,
     /// A descriptor.
     Descriptor(i32),
+    /// Two descriptors, of which one may be a socket or a pipe.
+    Copy { to: i32, from: i32 },
     /// Bytes of a descriptor.
     Transfer(Transfer),
     /// The futex at an address, whether it is used as a lock, and whether processes may share it.
@@ -90,8 +92,7 @@ impl RawCall {
             Some(flock | fsync | fdatasync | sync_file_range | syncfs | fallocate | ftruncate) => {
                 About::Descriptor(descriptor)
             }
-            // From a file, mostly to a socket.
-            Some(sendfile) => About::Descriptor(second as i32),
+            Some(sendfile) => About::Copy { to: descriptor, from: second as i32 },
             Some(copy_file_range) => About::Descriptor(third as i32),
             Some(futex) => About::Futex {
                 address: self.arguments[0],

@@ -582,6 +582,10 @@ fn describe(files: &mut Files, process: &Process, call: RawCall) -> Call {
         About::Descriptor(descriptor) => {
             described.file = files.open(process, descriptor).map(|open| open.file);
         }
+        About::Copy { to, from } => {
+            let mut file = |descriptor| files.open(process, descriptor).map(|open| open.file);
+            described.file = file(to).or_else(|| file(from));
+        }
         About::Futex { address, is_lock, is_shared } => {
             described.futex = Some(address);
             described.is_lock = Some(is_lock);

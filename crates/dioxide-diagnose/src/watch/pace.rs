@@ -10,8 +10,9 @@ const FIRST_COST_MAX: f64 = 0.15;
 const FIRST: u64 = 150;
 const INTERVAL_MIN: Duration = Duration::from_millis(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// The maximum cost of one errand.
+/// The maximum cost of one errand, unless it would run less often than this.
 const ERRAND_COST_MAX: f64 = 0.01;
+const ERRAND_INTERVAL_MAX: Duration = Duration::from_secs(5);
 /// The fractional parts of its multiples are evenly distributed, without order.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
@@ -58,8 +59,14 @@ impl Errand {
 
     /// It ran, and took this much CPU time.
     pub fn ran(&mut self, cost: Duration) {
-        self.due = Instant::now() + cost.div_f64(ERRAND_COST_MAX).max(self.interval_min);
+        let pause = cost.div_f64(ERRAND_COST_MAX).min(ERRAND_INTERVAL_MAX).max(self.interval_min);
+        self.due = Instant::now() + pause;
         self.cost += cost;
+    }
+
+    /// It continues after the shortest interval.
+    pub fn continue_soon(&mut self) {
+        self.due = Instant::now() + self.interval_min;
     }
 
     pub fn take_cost(&mut self) -> Duration {
@@ -114,7 +121,7 @@ mod tests {
         let mut errand = Errand::new(Duration::from_secs(1));
         assert!(errand.is_due());
         errand.ran(minute);
-        assert!(!errand.is_due() && errand.due > Instant::now() + 99 * minute);
+        assert!(!errand.is_due() && errand.due <= Instant::now() + ERRAND_INTERVAL_MAX);
         assert_eq!((errand.take_cost(), errand.take_cost()), (minute, Duration::ZERO));
         errand.ran(Duration::ZERO);
         assert!(errand.due < Instant::now() + minute);

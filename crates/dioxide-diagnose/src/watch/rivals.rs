@@ -119,6 +119,10 @@ impl Rivals {
             let begun = cpu_time();
             self.search(watched, files);
             self.searches.ran(cpu_time().saturating_sub(begun));
+            // The first sweep over all processes is worth more than its cost.
+            if !self.is_complete {
+                self.searches.continue_soon();
+            }
         }
         self.passes += 1;
         for rival in self.processes.values_mut() {
@@ -230,7 +234,7 @@ fn rival_call(
     let call = match look.call {
         Some(call) => {
             let descriptor = match call.about(&|_, _| false) {
-                About::Descriptor(descriptor) => descriptor,
+                About::Descriptor(descriptor) | About::Copy { to: descriptor, .. } => descriptor,
                 About::Transfer(transfer) => transfer.descriptor,
                 About::Nothing | About::Futex { .. } => return None,
             };

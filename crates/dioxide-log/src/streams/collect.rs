@@ -83,7 +83,8 @@ pub(super) fn run(core: &Core) {
     while core.signal.wait() {
         match collect_all(core, Need::Size) {
             // A full log is reported to the appends.
-            Ok(()) | Err(Error::Closed | Error::Full(_) | Error::DeviceFull(_)) => {}
+            Ok(())
+            | Err(Error::Closed | Error::Full(_) | Error::NoSegment(_) | Error::DeviceFull(_)) => {}
             Err(error) => log::warn!("{error}"),
         }
     }

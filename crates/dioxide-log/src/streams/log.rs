@@ -487,7 +487,7 @@ impl Core {
         loop {
             let before = self.collected.load(Acquire);
             let result = change();
-            if let Err(Error::Full(_)) = &result {
+            if let Err(Error::Full(_) | Error::NoSegment(_)) = &result {
                 collect::make_space(self, need);
                 // The thread of the collector may have made space as well.
                 if self.collected.load(Acquire) != before {

@@ -156,7 +156,12 @@ impl Program<'_> {
             let outcome = change.perform(&log);
             // Nothing was done.
             if matches!(change, Change::Append(_))
-                && let Err(Error::TooLong { .. } | Error::Full(_) | Error::DeviceFull(_)) = &outcome
+                && let Err(
+                    Error::TooLong { .. }
+                    | Error::Full(_)
+                    | Error::NoSegment(_)
+                    | Error::DeviceFull(_),
+                ) = &outcome
             {
                 continue;
             }

@@ -101,20 +101,53 @@ fn close_behind(first: c_int, last: c_int) -> c_int {
     static NEXT: Next<CloseRange> = unsafe { Next::new(c"close_range") };
     // SAFETY: the program closes these numbers.
     let by_range = |next: CloseRange| unsafe { next(first as c_uint, last as c_uint, 0) == 0 };
-    if !NEXT.find().is_some_and(by_range) {
-        for fd in surroundings::numbers().unwrap_or_default() {
-            if (first..=last).contains(&fd) {
-                // SAFETY: as above. The slots do not change here, so the kernel closes it at once.
-                unsafe { rustix::io::close(fd) };
-            }
-        }
+    if NEXT.find().is_some_and(by_range) {
+        return 0;
+    }
+    // SAFETY: as above. The slots do not change here, so the kernel closes it at once.
+    let close = |fd| unsafe { rustix::io::close(fd) };
+    if first == last {
+        close(first);
+        return 0;
+    }
+    match surroundings::numbers() {
+        Ok(open) => open.into_iter().filter(|fd| (first..=last).contains(fd)).for_each(close),
+        // Without /proc, or without a free number to look at it.
+        Err(_) => (first..=last.min(number_max())).for_each(close),
     }
     0
+}
+
+/// The largest number that this process can open.
+fn number_max() -> c_int {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| c_int::try_from(limit).ok()).unwrap_or(c_int::MAX)
 }
 
 /// Limits a number to those that descriptors can have.
 fn last_number(last: c_uint) -> c_int {
     c_int::try_from(last).unwrap_or(c_int::MAX)
+}
+
+/// Interposes `closefrom`, which glibc before 2.34 lacks.
+///
+/// # Safety
+///
+/// As for that function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    type CloseFrom = unsafe extern "C-unwind" fn(c_int);
+    // SAFETY: this is the type of libc's function.
+    static NEXT: Next<CloseFrom> = unsafe { Next::new(c"closefrom") };
+    if files::any_known() && process::is_own() {
+        close_all(first.max(0), c_int::MAX, close_behind);
+        return;
+    }
+    match NEXT.find() {
+        // SAFETY: libc's function has the contract of this one.
+        Some(next) => unsafe { next(first) },
+        None => _ = close_behind(first.max(0), c_int::MAX),
+    }
 }
 
 interpose! {
@@ -132,12 +165,6 @@ interpose! {
     }
     |next| fn [close_range](first: c_uint, last: c_uint, flags: c_int) -> c_int {
         close_range_by(first, last, flags, next)
-    }
-    |next| fn [closefrom](first: c_int) -> () {
-        if !files::any_known() || !process::is_own() {
-            return next(first);
-        }
-        close_all(first.max(0), c_int::MAX, close_behind);
     }
     |next| fn [dup](fd: c_int) -> c_int {
         match is_known(fd) {

@@ -100,7 +100,7 @@ interpose! {
 
 /// Calls exec by `next`, which returns only after a failure.
 fn execute(next: impl FnOnce() -> c_int) -> c_int {
-    process::before_exec();
+    process::before_exec(true);
     let failed = next();
     process::after_failed_exec();
     failed
@@ -200,7 +200,7 @@ macro_rules! pass_on {
 }
 
 pass_through! {
-    |_| process::before_exec() => execl, execlp, execle;
+    |_| process::before_exec(false) => execl, execlp, execle;
     |_| process::before_vfork() => vfork, __vfork;
     |_| process::before_raw_end() => _exit, _Exit;
     |_| keeper::thread_ends() => pthread_exit, thrd_exit;

@@ -24,7 +24,7 @@ pub fn opened(fd: c_int, flags: c_int) {
     let is_direct = flags & libc::O_DIRECT != 0 && flags & libc::O_PATH == 0;
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
     if is_over() {
-        if is_direct && writes && has_marker(fd) {
+        if is_direct && writes && flags & libc::O_TRUNC == 0 && is_left_grown(fd) {
             tell_left_grown(fd, "the library takes no file over any more");
         }
         return;
@@ -80,7 +80,7 @@ fn recover(inode: &Arc<Inode>, fd: c_int) {
     // A signal handler that opens the file would wait for its lease with this lock held.
     let is_left = dioxide::with_signals_blocked(|| {
         let _changes = inode.changes();
-        !inode.is_taken() && has_marker(fd)
+        !inode.is_taken() && is_left_grown(fd)
     });
     if is_left {
         inode.failed.store(true, Ordering::Relaxed);
@@ -91,7 +91,8 @@ fn recover(inode: &Arc<Inode>, fd: c_int) {
 fn tell_left_grown(fd: c_int, why: &str) {
     let name = surroundings::path_of(fd).unwrap_or_default();
     say(&format!(
-        "{}: a crash left it grown, so its length is wrong; not recovered: {why}; {ADVICE}",
+        "{}: a crash, or a running program, left it grown, so its length is wrong; not recovered: \
+         {why}; {ADVICE}",
         shown(&name)
     ));
 }
@@ -115,6 +116,11 @@ fn is_wanted(settings: &Settings, key: Key, fd: c_int) -> bool {
 
 fn has_marker(fd: c_int) -> bool {
     rustix::fs::fgetxattr(borrowed(fd), dioxide::MARKER_NAME, &mut [0_u8; 0]).is_ok()
+}
+
+/// Whether the marker is that of the file, and not of one that it is a copy of.
+fn is_left_grown(fd: c_int) -> bool {
+    dioxide::is_left_grown(borrowed(fd)).unwrap_or_else(|_| has_marker(fd))
 }
 
 fn register(fd: c_int, description: Arc<Description>) {

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 
 /// The number of threads that fork, or change the rights of the process.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
-/// The thread that calls exec, or 0.
+/// The number of calls of exec that return after a failure.
+static EXECS: AtomicUsize = AtomicUsize::new(0);
+/// The thread that calls an exec which the library cannot see return, or 0.
 static EXECUTES: AtomicI32 = AtomicI32::new(0);
 /// The process ends, has more than one table of descriptors, or is a child that takes no files.
 static OVER: AtomicBool = AtomicBool::new(false);
@@ -24,6 +26,7 @@ pub(super) fn is_over() -> bool {
 /// Whether a take-over may begin now.
 pub(super) fn may_take_over() -> bool {
     FORKS.load(Ordering::SeqCst) == 0
+        && EXECS.load(Ordering::SeqCst) == 0
         && EXECUTES.load(Ordering::SeqCst) == 0
         && !OVER.load(Ordering::SeqCst)
 }
@@ -34,11 +37,20 @@ pub fn stop(why: &str) {
     hand_back_those(why, |_| true);
 }
 
-/// This thread is about to call exec. The caller then looks for taken files. Async-signal-safe.
-pub fn exec_begins() {
-    EXECUTES.store(own_thread(), Ordering::SeqCst);
+/// This thread is about to call exec. The caller then looks for taken files. `returns` is whether
+/// [`exec_failed`] follows if it fails. Async-signal-safe.
+pub fn exec_begins(returns: bool) {
+    match returns {
+        true => _ = EXECS.fetch_add(1, Ordering::SeqCst),
+        false => EXECUTES.store(own_thread(), Ordering::SeqCst),
+    }
     // A take-over counts its file, and then looks for an exec.
     fence(Ordering::SeqCst);
+}
+
+/// An exec that returns has failed.
+pub fn exec_failed() {
+    EXECS.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// This thread is not in exec, so its last one has failed.

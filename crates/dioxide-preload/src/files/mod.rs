@@ -50,7 +50,7 @@ mod registry;
 mod take_over;
 
 pub use descriptors::{close, duplicate, flags_of, forget_lost, opened, set_flags};
-pub use fork::{ForkLocks, Still, before_fork, exec_begins, in_child, not_in_exec, stop};
+pub use fork::{ForkLocks, Still, before_fork, exec_begins, exec_failed, in_child, stop};
 pub use hand_back::{
     ask, hand_back, hand_back_broken, hand_back_descriptor, hand_back_path, hand_back_those,
     handed_back,

@@ -191,7 +191,8 @@ fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Ta
         writing.filter(|(fd, _)| is_same(*fd)).ok_or_else(|| failed("it is closed"))?;
     if inode.is_device() {
         is_alone(inode)?;
-        let open = |options: &mut OpenOptions, _| Ok(options.open(format!("/proc/self/fd/{fd}"))?);
+        let open =
+            |options: &mut OpenOptions, _| Ok(options.open(format!("/proc/thread-self/fd/{fd}"))?);
         return open_handles(fd, open).map(|handles| Taken::of(handles, None));
     }
     lease::take(fd, listener)?;

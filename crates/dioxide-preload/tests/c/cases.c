@@ -26,7 +26,6 @@
 #include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -44,6 +43,9 @@
 #define LARGE (1 << 20)
 #define BLOCKS_OF_EACH 100
 #define WRITERS 4
+
+// glibc before 2.36 has none.
+extern int pidfd_getfd(int, int, unsigned) __attribute__((weak));
 
 static char *memory;
 static const char *argument;
@@ -504,6 +506,8 @@ static void a_child_with_the_parents_memory_changes_its_numbers(void) {
     pthread_create(&thread, NULL, open_beside_a_child, NULL);
     pid_t child;
     if (strcmp(argument, "clone") == 0) {
+        // The bug: with a known file, the hand-back before the clone forgot that a child comes.
+        must("open", open_direct("known", 0) >= 0, 1);
         char *stack = memory + LARGE;
         child = clone(change_numbers, stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
     } else {
@@ -985,7 +989,7 @@ static void a_descriptor_copied_from_the_own_process(void) {
     int own = (int)syscall(SYS_pidfd_open, getpid(), 0);
     fd = open_direct("file", O_APPEND);
     write_together();
-    int by_number = strcmp(argument, "number") == 0;
+    int by_number = strcmp(argument, "number") == 0 || pidfd_getfd == NULL;
     int copy = by_number ? (int)syscall(SYS_pidfd_getfd, own, fd, 0) : pidfd_getfd(own, fd, 0);
     must("write", write(copy, memory, BLOCK), BLOCK);
     append_blocks(1);

@@ -67,7 +67,8 @@ impl Begun {
             Some(io_submit | io_getevents | io_pgetevents | io_uring_enter) => [None; 2],
             None | Some(msync | sync | truncate) => [None; 2],
             Some(copy_file_range) => [third, None],
-            Some(sendfile) => [second, None],
+            // Into the first, which is a socket mostly.
+            Some(sendfile) => [first, second],
             Some(splice) => [first, third],
             Some(_) => [first, None],
         }
@@ -206,7 +207,7 @@ mod tests {
         let begun = |number: Sysno| Begun { tid: 1, number: number as usize, arguments: [3, 5, 9] };
         assert_eq!(begun(Sysno::pread64).descriptors(), [Some(3), None]);
         assert_eq!(begun(Sysno::copy_file_range).descriptors(), [Some(9), None]);
-        assert_eq!(begun(Sysno::sendfile).descriptors(), [Some(5), None]);
+        assert_eq!(begun(Sysno::sendfile).descriptors(), [Some(3), Some(5)]);
         assert_eq!(begun(Sysno::splice).descriptors(), [Some(3), Some(9)]);
         for number in [Sysno::io_uring_enter, Sysno::io_pgetevents, Sysno::sync, Sysno::msync] {
             assert_eq!(begun(number).descriptors(), [None; 2]);
