@@ -48,9 +48,10 @@ pub fn exec_begins(returns: bool) {
     fence(Ordering::SeqCst);
 }
 
-/// An exec that returns has failed.
+/// An exec that returns has failed. In the child of a fork in a signal handler, it is not counted.
 pub fn exec_failed() {
-    EXECS.fetch_sub(1, Ordering::SeqCst);
+    let one_less = |count: usize| count.checked_sub(1);
+    let _ = EXECS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
 }
 
 /// This thread is not in exec, so its last one has failed.
@@ -106,6 +107,8 @@ pub fn in_child(divided: Option<ForkLocks>, takes_files: bool) {
     slots::forget_all();
     forget_taken();
     OVER.store(!takes_files, Ordering::Relaxed);
+    // Threads of the parent call exec.
+    EXECS.store(0, Ordering::Relaxed);
     EXECUTES.store(0, Ordering::Relaxed);
     if let Some(mut divided) = divided {
         // The other counts are of threads of the parent.
