@@ -128,7 +128,7 @@ fn a_grown_file_with_another_opener_is_used_in_silence(dir: TestDir) -> TrialRes
         let file = dir.join("file");
         let other = fs::File::open(&file)?;
         let finished = append()?;
-        let is_told = finished.stderr.contains("a crash left it grown, so its length is wrong")
+        let is_told = finished.stderr.contains("left it grown, so its length is wrong")
             && finished.stderr.contains("dioxide recover");
         assert!(is_told && !finished.status.success(), "{with:?}: {}", finished.stderr);
         drop(other);
