@@ -125,7 +125,7 @@ fn ticks() -> u64 {
 }
 
 /// The parent and the start of a process, by its `stat`.
-fn parse_stat(text: &str) -> Option<(u32, u64)> {
+pub(super) fn parse_stat(text: &str) -> Option<(u32, u64)> {
     let mut fields = text.rsplit_once(") ")?.1.split(' ').skip(1);
     Some((fields.next()?.parse().ok()?, fields.nth(17)?.parse().ok()?))
 }

@@ -2,6 +2,7 @@
 //! afterwards.
 
 use crate::host::mount::mounts;
+use crate::watch::counters::parse_stat;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -176,9 +177,8 @@ fn remove_stale(instances: &Path) {
 /// the same ID.
 fn maker(pid: u32) -> io::Result<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name may contain any byte.
-    let start = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(19));
-    Ok(format!("{pid}-{}", start.ok_or(io::ErrorKind::InvalidData)?))
+    let (_, start) = parse_stat(&stat).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(format!("{pid}-{start}"))
 }
 
 #[cfg(test)]
