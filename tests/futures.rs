@@ -921,6 +921,35 @@ fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) ->
     Ok(())
 }
 
+/// The defect: the drop waited for the waker of the reactor, which waited for an append of a queue
+/// of the dropping thread.
+fn the_last_handle_of_a_device_did_not_settle_the_queues_of_its_thread(disk: Disk) -> TrialResult {
+    let dir = tempfile::tempdir_in("/var/tmp")?;
+    let file = log(Durability::OnSync).open(dir.path().join("log"))?;
+    let reactor = Reactor::start(QueueOptions::new().depth(64))?;
+    let other = reactor.attach(OpenOptions::new().write(true).open(&*disk)?);
+    within_patience(move || {
+        let reader = reactor.attach(File::open(&*disk).expect("it opens"));
+        assert_eq!(block_on(reader.read_at(Buffer::zeroed(BLOCK), 0)).0, Ok(BLOCK_BYTES));
+        let queue = Queue::new(1);
+        queue.append(&file, Buffer::zeroed(BLOCK), 0).expect("there is room for one");
+        queue.submit();
+        let (is_in_waker, in_waker) = mpsc::channel();
+        let behind = file.try_clone().expect("a clone");
+        let waker = OnWake::waker(move || {
+            is_in_waker.send(()).unwrap();
+            behind.append(&[1; BLOCK]).expect("an append behind that of the queue");
+        });
+        let mut busy = other.read_at(Buffer::zeroed(BLOCK), 0);
+        assert!(Pin::new(&mut busy).poll(&mut Context::from_waker(&waker)).is_pending());
+        in_waker.recv_timeout(PATIENCE).expect("the waker runs");
+        drop(busy);
+        drop(reader);
+        assert_eq!(queue.reap(1).count(), 1);
+    });
+    Ok(())
+}
+
 // --- forks ---------------------------------------------------------------------------------------
 
 fn is_forked<M>((result, _): (Result<u64>, M)) -> bool {
@@ -1033,6 +1062,7 @@ fn trials() -> Vec<Trial> {
         a_device_is_free_when_it_is_closed,
         a_device_is_free_when_it_is_closed_under_a_local_reactor,
         the_last_handle_of_a_device_goes_with_reads_that_were_given_up,
+        the_last_handle_of_a_device_did_not_settle_the_queues_of_its_thread,
     ];
     all.extend(on_a_disk.iter().map(|&(name, test)| disk_trial(name, test)));
     all

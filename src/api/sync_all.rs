@@ -79,7 +79,7 @@ fn share_a_flush(one: &File, other: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::sim::{self, Disk};
+    use crate::api::sim::{self, Disk, Settings};
     use crate::{AsyncFile, Buffer, ErrorKind, LocalReactor, OpenOptions, Queue, Stats};
 
     fn options() -> OpenOptions {
@@ -91,8 +91,10 @@ mod tests {
         (0..count).map(open).collect()
     }
 
-    fn append_to(files: &[File]) {
-        files.iter().for_each(|file| assert_eq!(file.append(&Buffer::zeroed(4096)).unwrap(), 0));
+    /// The `nth` block of each.
+    fn append_to(files: &[File], nth: u64) {
+        let append = |file: &File| file.append(&Buffer::zeroed(4096)).unwrap();
+        files.iter().for_each(|file| assert_eq!(append(file), nth * 4096));
     }
 
     /// The flushes sent and not sent.
@@ -113,7 +115,7 @@ mod tests {
             let _ = sim::run(count as u64, || {
                 let disk = Disk::new(count as u64);
                 let files = files_on(&disk, count);
-                append_to(&files);
+                append_to(&files, 0);
                 sync_all(&files).expect("flushed");
                 assert_eq!(flushes_of(&files), (1, count as u64 - 1), "{count} files");
                 assert!(kept(&disk, count).iter().all(|len| *len == 4096), "{count} files");
@@ -122,12 +124,27 @@ mod tests {
         sync_all::<File>(&[]).expect("nothing to flush");
     }
 
+    /// The defect: files that shared no flush any more were flushed one after the other.
+    #[test]
+    fn files_that_ended_sharing_were_flushed_in_turn() {
+        let _ = sim::run(0, || {
+            let disk = Disk::with(0, Settings { commits_fast: true, ..Settings::default() });
+            let files = files_on(&disk, 6);
+            for nth in 0..2 {
+                append_to(&files, nth);
+                assert_eq!(share_a_flush(&files[0], &files[1]), nth == 0);
+                sync_all(&files).expect("flushed");
+                assert!(files[0].shares_flushes().is_err(), "the commit was one of one file");
+            }
+        });
+    }
+
     #[test]
     fn files_of_several_disks_are_all_flushed() {
         let _ = sim::run(0, || {
             let disks = [Disk::new(0), Disk::new(1)];
             let files = disks.each_ref().map(|disk| files_on(disk, 5));
-            files.iter().for_each(|files| append_to(files));
+            files.iter().for_each(|files| append_to(files, 0));
             let all: Vec<&File> = files.iter().flatten().collect();
             sync_all(&all).expect("flushed");
             for disk in &disks {
@@ -141,7 +158,7 @@ mod tests {
         let _ = sim::run(0, || {
             let disk = Disk::new(0);
             let files = files_on(&disk, 6);
-            append_to(&files);
+            append_to(&files, 0);
             let reader = |nth| disk.open(&OpenOptions::new(), &format!("file-{nth}")).unwrap();
             let (third, fifth) = (reader(3), reader(5));
             let error = sync_all(&[&files[0], &files[1], &files[2], &third, &files[4], &fifth])
@@ -159,7 +176,7 @@ mod tests {
             let _ = sim::run(seed, || {
                 let disk = Disk::new(seed);
                 let files = files_on(&disk, 9);
-                append_to(&files);
+                append_to(&files, 0);
                 let queue = QueueOptions::new().depth(9).io_uring(io_uring).open();
                 queue.sync_all(&files, 7).expect("there is room");
                 queue.sync_data(&files[0], 8).expect_err("each file has a place");
@@ -179,7 +196,7 @@ mod tests {
         let _ = sim::run(0, || {
             let disk = Disk::new(0);
             let files = files_on(&disk, 4);
-            append_to(&files);
+            append_to(&files, 0);
             let reader = |nth| disk.open(&OpenOptions::new(), &format!("file-{nth}")).unwrap();
             let queue = Queue::new(4);
             queue.sync_all(&[&files[0], &reader(3), &files[2], &reader(1)], 1).unwrap();
@@ -195,7 +212,7 @@ mod tests {
             let disk = Disk::new(0);
             let reactor = LocalReactor::new(&QueueOptions::new());
             let files = files_on(&disk, 10);
-            append_to(&files);
+            append_to(&files, 0);
             let shared: Vec<AsyncFile> =
                 files.iter().map(|file| reactor.attach(file.try_clone().unwrap())).collect();
             reactor.block_on(AsyncFile::sync_all(&shared)).expect("flushed");

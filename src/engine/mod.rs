@@ -268,7 +268,10 @@ impl Engine {
 
     /// Whether one flush can be that of both files.
     pub fn shares_flushes_with(&self, other: &Self) -> bool {
-        matches!((&self.journal, &other.journal), (Ok(one), Ok(other)) if Arc::ptr_eq(one, other))
+        match (&self.journal, &other.journal) {
+            (Ok(one), Ok(other)) => Arc::ptr_eq(one, other) && !self.fs.is_apart(),
+            _ => false,
+        }
     }
 
     /// Why each flush is one of this file alone, if so.
@@ -388,6 +391,8 @@ impl Engine {
 
     /// Refuses new operations, and waits until the reactors have released the file.
     pub fn close(&self) {
+        // A waker in a reactor may wait for this thread's own queues.
+        queue::settle_own();
         self.refuse_all();
         self.await_reactors();
     }

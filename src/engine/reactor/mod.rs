@@ -165,7 +165,8 @@ impl Reactor {
 
     /// Whether its worker has ended.
     pub fn is_gone(&self) -> bool {
-        matches!(self.state().worker, Presence::Gone)
+        // In the child of a fork the lock may be held forever.
+        !self.is_current() || matches!(self.state().worker, Presence::Gone)
     }
 
     pub fn buffer(&self) -> Option<Buffer> {
