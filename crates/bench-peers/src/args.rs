@@ -24,7 +24,7 @@ pub enum Scenario {
     /// have the same number of threads, up to 64. Every run ends with its data stable, by an
     /// fdatasync or by dioxide's close. The time of that counts.
     Append(Append),
-    /// 64 writers rewrite a region of 64 KiB each, O_DIRECT|O_SYNC.
+    /// 64 writers rewrite a region of 64 KiB each, O_DIRECT|O_DSYNC.
     Sync(Sync),
     /// Durable records in write-ahead logs: `dioxide-log`, and published crates.
     ///

@@ -75,7 +75,7 @@ fn place(machine: &Machine, target: &BenchTarget) -> String {
 
 fn title(rows: &[Row]) -> &'static str {
     match (rows[0].case.space, rows[0].case.durability) {
-        (Space::Regions, _) => "Sync writers: 64 x 64 KiB, O_DIRECT|O_SYNC",
+        (Space::Regions, _) => "Sync writers: 64 x 64 KiB, O_DIRECT|O_DSYNC",
         (_, Durability::EveryWrite) => {
             "Appends of 4 KiB, O_DIRECT, each acknowledged when it is stable"
         }

@@ -110,12 +110,8 @@ impl Course {
 impl<'a> Task<'a> {
     /// Opens the file for `threads` and the libraries.
     pub fn open(&self) -> Result<File> {
-        let durable = match self.case.space {
-            Space::Regions => OFlags::SYNC,
-            _ => O_DSYNC,
-        };
         match (self.case.durability, self.case.flush) {
-            (Durability::EveryWrite, Flush::Flags) => self.ground.open(durable),
+            (Durability::EveryWrite, Flush::Flags) => self.ground.open(O_DSYNC),
             _ => self.ground.open(OFlags::empty()),
         }
     }

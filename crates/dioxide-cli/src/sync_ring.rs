@@ -75,15 +75,17 @@ impl Ring {
     }
 }
 
-/// A ring with many writes in flight, each of its own block. An fdatasync of the file is linked to
-/// each write. The files stay open as long as the ring, because a linked entry looks its descriptor
-/// up only when it begins.
-pub struct DurableWrites<'a> {
+/// A ring with many writes in flight, each of its own block. An fdatasync of the file may be linked
+/// to each write. The files stay open as long as the ring, because a linked entry looks its
+/// descriptor up only when it begins.
+pub struct RingWrites<'a> {
     ring: IoUring,
     files: PhantomData<&'a File>,
     /// By slot. None if nothing is in flight there.
     slots: Vec<Option<InFlight>>,
     in_flight: usize,
+    /// Whether each write has an fdatasync.
+    syncs: bool,
     /// The completions of each write with its fdatasync.
     completions_each: u32,
 }
@@ -103,34 +105,36 @@ pub struct FinishedWrite {
     pub outcome: io::Result<()>,
 }
 
-impl<'a> DurableWrites<'a> {
-    /// For one write in each of `slots` slots.
-    pub fn new(slots: usize) -> io::Result<Self> {
+impl<'a> RingWrites<'a> {
+    /// For one write in each of `slots` slots. With `syncs`, each has an fdatasync.
+    pub fn new(slots: usize, syncs: bool) -> io::Result<Self> {
         let ring = IoUring::new(2 * slots as u32)?;
         // From 5.17 on, a write that succeeds needs no completion of its own. If the write fails,
         // its completion is the only one.
-        let completions_each = if ring.params().is_feature_skip_cqe_on_success() { 1 } else { 2 };
+        let is_one = !syncs || ring.params().is_feature_skip_cqe_on_success();
+        let completions_each = if is_one { 1 } else { 2 };
         let slots = (0..slots).map(|_| None).collect();
-        Ok(Self { ring, files: PhantomData, slots, in_flight: 0, completions_each })
+        Ok(Self { ring, files: PhantomData, slots, in_flight: 0, syncs, completions_each })
     }
 
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Queues a write and its fdatasync in a slot with nothing in flight.
+    /// Queues a write, and its fdatasync if it has one, in a slot with nothing in flight.
     pub fn queue(&mut self, slot: usize, file: &'a File, offset: u64, block: Buffer) {
         assert!(self.slots[slot].is_none(), "one write at a time in each slot");
         let fd = types::Fd(file.as_raw_fd());
-        let mut flags = squeue::Flags::IO_LINK;
-        if self.completions_each == 1 {
-            flags |= squeue::Flags::SKIP_SUCCESS;
-        }
         let tag = 2 * slot as u64;
         let write = opcode::Write::new(fd, block.as_ptr(), block.len() as u32).offset(offset);
-        let write = write.build().flags(flags).user_data(tag);
+        let write = write.build().user_data(tag);
         let sync = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC);
-        let entries = [write, sync.build().user_data(tag | 1)];
+        let sync = sync.build().user_data(tag | 1);
+        let linked = match self.completions_each {
+            1 => squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS,
+            _ => squeue::Flags::IO_LINK,
+        };
+        let entries = if self.syncs { vec![write.flags(linked), sync] } else { vec![write] };
         let completions_left = self.completions_each;
         self.slots[slot] = Some(InFlight { block, completions_left, outcome: Ok(()) });
         self.in_flight += 1;
@@ -181,7 +185,7 @@ impl<'a> DurableWrites<'a> {
 }
 
 /// Waits for everything in flight, because the kernel reads the blocks until then.
-impl Drop for DurableWrites<'_> {
+impl Drop for RingWrites<'_> {
     fn drop(&mut self) {
         while self.in_flight > 0 {
             if self.reap(self.in_flight).is_err() {
@@ -211,8 +215,20 @@ mod tests {
     const BLOCK: usize = 4096;
 
     /// None where the kernel has no io_uring for this process.
-    fn ring<'a>() -> Option<DurableWrites<'a>> {
-        DurableWrites::new(SLOTS).ok()
+    fn ring<'a>() -> Option<RingWrites<'a>> {
+        RingWrites::new(SLOTS, true).ok()
+    }
+
+    #[test]
+    fn writes_without_an_fdatasync_are_written() {
+        let file = tempfile::tempfile().unwrap();
+        let Ok(mut ring) = RingWrites::new(SLOTS, false) else { return };
+        (0..SLOTS).for_each(|slot| ring.queue(slot, &file, (slot * BLOCK) as u64, block(7)));
+        let finished = ring.reap(SLOTS).unwrap();
+        assert!(finished.len() == SLOTS && finished.iter().all(|write| write.outcome.is_ok()));
+        let mut found = vec![0; SLOTS * BLOCK];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert!(found.iter().all(|byte| *byte == 7));
     }
 
     fn block(byte: u8) -> Buffer {

@@ -63,7 +63,8 @@ pub enum ScenarioArgs {
     /// `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
     /// every-write).
     ///
-    /// `preallocated` is the same inside a file that is fallocated before the clock starts.
+    /// `preallocated` is the same inside a file that is fallocated before the clock starts. With
+    /// `--growth zeroed` its space is written as well. `recycled` has no ratio to it.
     ///
     /// `dioxide` is File::append. Its growth and close are timed.
     ///
@@ -101,7 +102,8 @@ pub enum ScenarioArgs {
     ///
     /// `serialised` is a pwrite, then an fdatasync under one lock.
     ///
-    /// `kernel` is a pwrite with O_DIRECT|O_DSYNC.
+    /// `kernel` is a pwrite with O_DIRECT|O_DSYNC. On a device, which an O_DSYNC write flushes
+    /// twice, it is a pwrite and an fdatasync.
     ///
     /// `dioxide` is File::write_at with Durability::EveryWrite.
     ///
@@ -138,12 +140,13 @@ pub enum ScenarioArgs {
     /// `dioxide` is File::read_at and File::write_at.
     ///
     /// `dioxide-queue` is a Queue in each thread with --iodepth operations outstanding, each of
-    /// which owns blocks as a thread does.
+    /// which owns blocks as a thread does. It is compared with as many threads as all queues have
+    /// outstanding, if --numjobs names them too.
     ///
-    /// With `--durability every-write`, `kernel` opens the file with O_DSYNC too, and `buffered`
-    /// replaces `serialised`: pwrite through the page cache, then fdatasync. Then blocks may be
-    /// parts of those that direct writes take. dioxide merges them with the rest, and `kernel` is
-    /// left out.
+    /// With `--durability every-write`, `kernel` opens the file with O_DSYNC too; on a device each
+    /// write has an fdatasync instead. `buffered` replaces `serialised`: pwrite through the page
+    /// cache, with all blocks in memory, then fdatasync. Then blocks may be parts of those that
+    /// direct writes take. dioxide merges them with the rest, and `kernel` is left out.
     ///
     /// Every path ends with its data stable: dioxide by close, the others by one fdatasync.
     ///

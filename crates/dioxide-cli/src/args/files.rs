@@ -28,7 +28,7 @@ const FILES_MAX: i64 = 16_384;
 /// `kernel-uring` is one thread with one io_uring, which has --iodepth writes outstanding. An
 /// fdatasync of the file is linked to each write.
 ///
-/// `syncfs` is one thread: --iodepth times a pwrite, then one syncfs for all of them.
+/// `syncfs` is one thread: --iodepth writes in flight together, then one syncfs for all of them.
 ///
 /// `dioxide` is File::write_at with Durability::EveryWrite.
 ///

@@ -29,6 +29,10 @@ pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let tickets = Tickets::new(task, &ledger);
     let is_direct = task.point.sizes.are_whole(task.units.write_bytes);
     match task.route {
+        // Space that dioxide finds written is written for its rival as well.
+        Route::Preallocated if task.point.growth == Some(Growth::Zeroed) => {
+            ground.fill(task.whole_blocks_bytes()).context("write the space beforehand")?;
+        }
         Route::Preallocated => ground.preallocate(task.size_bytes).context("preallocate")?,
         Route::Sparse => ground.lengthen(task.size_bytes).context("ftruncate")?,
         _ => {}

@@ -197,9 +197,9 @@ fn fill(source: &RunFile, bytes: u64) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Reads the copy, and compares it.
+/// Reads the copy from the device, and compares it.
 fn verify(copy: &RunFile, bytes: u64) -> Result<()> {
-    let mut file = copy.open_cached()?;
+    let mut file = copy.open(OFlags::empty())?;
     let [mut found, mut expected] = [(); 2].map(|()| Buffer::zeroed(CHUNK_BYTES as usize));
     fill_chunk(0, &mut expected);
     for number in 0..bytes / CHUNK_BYTES {

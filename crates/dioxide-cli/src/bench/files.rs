@@ -13,10 +13,11 @@ use super::set::{self, Set};
 use super::target::{Direction, Target};
 use super::task::Task;
 use super::work::{Route, Space};
-use crate::sync_ring::DurableWrites;
+use crate::sync_ring::{FinishedWrite, RingWrites};
 use anyhow::{Context, Result};
 use dioxide::{Buffer, Durability, Growth, OpenOptions, Queue};
 use fastrand::Rng;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One run. The files are made before the clock starts, and closed after it.
@@ -43,18 +44,58 @@ fn through_kernel(task: &Task<'_>, set: &Set, ledger: &Ledger) -> Result<RouteRu
     Ok(shift.clock_out())
 }
 
-/// One flush of the file system for a batch.
+/// Writes in flight together, and one flush of the file system for a batch. Without io_uring, one
+/// write after the other.
 fn in_batches(task: &Task<'_>, batch: usize, set: &Set, ledger: &Ledger) -> Result<RouteRun> {
-    let write = |Target { offset, .. }, block: &[u8]| set.write(block, offset).map(drop);
-    let shift = task
-        .crew(ledger)
-        .work_in_batches(batch, aim(task, set), write, || set.sync_file_system())?;
-    Ok(shift.clock_out())
+    let crew = task.crew(ledger);
+    let Ok(writes) = RingWrites::new(batch, false) else {
+        let write = |Target { offset, .. }, block: &[u8]| set.write(block, offset).map(drop);
+        let shift =
+            crew.work_in_batches(batch, aim(task, set), write, || set.sync_file_system())?;
+        return Ok(shift.clock_out());
+    };
+    let block_bytes = task.point.sizes.max_bytes as usize;
+    let spare = (0..batch).map(|_| Buffer::zeroed(block_bytes)).collect();
+    let gathered = Mutex::new(Gathered { writes, spare });
+    let gathered = || gathered.lock().expect("no thread panics with it");
+    let write = |Target { offset, .. }, block: &[u8]| {
+        gathered().queue(set, offset, block);
+        Ok(())
+    };
+    let flush = || {
+        gathered().finish()?;
+        set.sync_file_system()
+    };
+    Ok(crew.work_in_batches(batch, aim(task, set), write, flush)?.clock_out())
+}
+
+/// The writes of a batch, with the blocks that none of them uses.
+struct Gathered<'a> {
+    writes: RingWrites<'a>,
+    spare: Vec<Buffer>,
+}
+
+impl<'a> Gathered<'a> {
+    fn queue(&mut self, set: &'a Set, offset: u64, bytes: &[u8]) {
+        let (slot, (nth, position)) = (self.writes.in_flight(), set.position(offset));
+        let mut block = self.spare.pop().expect("there is one for each write of a batch");
+        block.copy_from_slice(bytes);
+        self.writes.queue(slot, &set.files()[nth], position, block);
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let written = self.writes.reap(usize::MAX).context("io_uring_enter")?;
+        for FinishedWrite { block, outcome, .. } in written {
+            self.spare.push(block);
+            outcome.context("a write on io_uring")?;
+        }
+        Ok(())
+    }
 }
 
 fn through_a_ring(task: &Task<'_>, iodepth: usize, set: &Set, ledger: &Ledger) -> Result<RouteRun> {
     let make = || {
-        let writes = DurableWrites::new(iodepth).context("io_uring")?;
+        let writes = RingWrites::new(iodepth, true).context("io_uring")?;
         Ok(RingQueue { writes, set, block_bytes: task.point.sizes.max_bytes })
     };
     Ok(task.crew(ledger).work_through(iodepth, aim(task, set), make)?.clock_out())
@@ -138,7 +179,7 @@ impl BlockOrder {
 
 /// The kernel's ring as a queue.
 struct RingQueue<'a> {
-    writes: DurableWrites<'a>,
+    writes: RingWrites<'a>,
     set: &'a Set,
     block_bytes: u64,
 }

@@ -24,7 +24,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// One run. The file is written before the clock starts.
 pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let ground = task.place.prepare()?;
-    ground.fill(task.whole_blocks_bytes()).context("write the blocks beforehand")?;
+    let bytes = task.whole_blocks_bytes();
+    match task.route {
+        // Its blocks are in memory, as in a program that runs for long.
+        Route::Buffered => ground.fill_cached(bytes),
+        _ => ground.fill(bytes),
+    }
+    .context("write the blocks beforehand")?;
     let ledger = task.ledger(Places::Rewritten);
     let run = match task.route {
         Route::Serialised => counted(task, &ground, &ledger),
@@ -38,8 +44,14 @@ pub fn run(task: &Task<'_>) -> Result<RouteRun> {
 
 fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = ground.open(task.flags())?;
-    let shift =
-        task.crew(ledger).work(aim(task), |target, block| transfer(&file, target, block))?;
+    let flushes_apart = task.flushes_apart();
+    let shift = task.crew(ledger).work(aim(task), |target, block| {
+        let offset = transfer(&file, target, block)?;
+        if flushes_apart && target.direction == Direction::Write {
+            file.sync_data().context("fdatasync")?;
+        }
+        Ok(offset)
+    })?;
     file.sync_data().context("fdatasync")?;
     Ok(shift.clock_out())
 }

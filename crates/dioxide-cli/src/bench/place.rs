@@ -98,6 +98,11 @@ impl BenchTarget {
         }
     }
 
+    /// Whether it writes to one device.
+    pub fn is_one_device(&self) -> bool {
+        matches!(self.kind, PlaceKind::Device(_))
+    }
+
     /// Simulated files, which take no time and store nothing.
     pub fn nothing() -> Self {
         Self {

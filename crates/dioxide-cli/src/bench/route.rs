@@ -1,5 +1,7 @@
 //! The paths of a bench. Values only.
 
+use super::work::{Point, Scenario};
+
 /// One way to do the work of a scenario: `path` in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
@@ -62,6 +64,16 @@ impl Route {
     pub fn is_write_ahead(self) -> bool {
         let has_depth = matches!(self, Self::WriteAheadBatch { .. } | Self::WriteAheadTasks { .. });
         has_depth || matches!(self, Self::WriteAhead | Self::WriteAheadSet)
+    }
+
+    /// Whether it opens files for direct I/O. `point` is where it is measured.
+    pub fn is_direct(self, point: Point) -> bool {
+        match (self, point.scenario) {
+            (Self::Kernel, Scenario::Copy | Scenario::Log) => false,
+            (Self::Mutex | Self::Buffered | Self::Unsynced | Self::BufferedGroup, _) => false,
+            (Self::BufferedBatch { .. } | Self::GatheredTasks { .. }, _) => false,
+            _ => true,
+        }
     }
 
     /// The number of outstanding operations per thread.

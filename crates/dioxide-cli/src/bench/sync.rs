@@ -50,14 +50,18 @@ fn under_a_lock(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<Ro
 
 fn through_kernel(task: &Task<'_>, ground: &RunFile, ledger: &Ledger) -> Result<RouteRun> {
     let file = with_flushes(task, ground)?;
+    let flushes_apart = task.flushes_apart();
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         pwrite(&file, block, offset)?;
+        if flushes_apart {
+            file.sync_data().context("fdatasync")?;
+        }
         Ok(offset)
     })?;
     Ok(shift.clock_out())
 }
 
-/// With O_DSYNC: the other paths make no timestamps durable. For a device O_SYNC is the same.
+/// With O_DSYNC, unless each write has an fdatasync: the other paths make no timestamps durable.
 fn with_flushes(task: &Task<'_>, ground: &RunFile) -> Result<Members> {
     ground.open_members(task.flags())
 }

@@ -116,9 +116,15 @@ impl<'a> Task<'a> {
     /// The flags of the kernel's paths, besides O_DIRECT.
     pub fn flags(&self) -> OFlags {
         match self.point.durability {
-            Durability::EveryWrite => O_DSYNC,
-            Durability::OnSync => OFlags::empty(),
+            Durability::EveryWrite if !self.flushes_apart() => O_DSYNC,
+            _ => OFlags::empty(),
         }
+    }
+
+    /// Whether each durable write of the kernel's paths has an fdatasync. On a device that is
+    /// faster: an O_DSYNC write there flushes twice.
+    pub fn flushes_apart(&self) -> bool {
+        self.point.durability == Durability::EveryWrite && self.place.is_one_device()
     }
 
     fn threads(&self) -> usize {

@@ -7,7 +7,7 @@ use super::{Report, matrix};
 use crate::args::{Outputs, Wanted};
 use crate::bench::figures::{Figures, Row};
 use crate::bench::latency::{Latencies, Timings};
-use crate::bench::work::{Route, Scenario, Space, durability_name};
+use crate::bench::work::{Route, Scenario, Space, durability_name, space_name};
 use crate::meter::machine::Machine;
 use crate::output::{self, Text};
 use crate::units;
@@ -189,11 +189,7 @@ fn document(report: &Report, path: &str) -> FioDocument {
 }
 
 fn global_options(machine: &Machine) -> Pairs<String> {
-    pairs([
-        ("directory", machine.target.clone()),
-        ("direct", "1".into()),
-        ("group_reporting", "1".into()),
-    ])
+    pairs([("directory", machine.target.clone()), ("group_reporting", "1".into())])
 }
 
 fn pairs<T, const N: usize>(pairs: [(&str, T); N]) -> Pairs<T> {
@@ -230,10 +226,14 @@ fn job(nth: usize, row: &Row) -> FioJob {
     }
 }
 
-/// `append-dioxide-4k-64`; other differences between rows are in the options.
+/// `append-dioxide-4k-64`, or `log-dioxide-100-64-recycled-16-files`; other differences between
+/// rows are in the options.
 fn name(row: &Row) -> String {
     let (scenario, path) = (row.point.scenario.name(), matrix::path_of(row).replace(' ', "-"));
-    format!("{scenario}-{path}-{}-{}", bs(row), row.point.numjobs)
+    let space = row.point.space.map(|space| format!("-{}", space_name(space)));
+    let files = row.point.files.map(|files| format!("-{files}-files"));
+    let apart: String = [space, files].into_iter().flatten().collect();
+    format!("{scenario}-{path}-{}-{}{apart}", bs(row), row.point.numjobs)
 }
 
 /// In fio's syntax.
@@ -265,6 +265,7 @@ fn options(row: &Row) -> Pairs<String> {
         (if point.sizes.fixed().is_some() { "bs" } else { "bsrange" }, bs(row)),
         ("numjobs", point.threads(row.route).to_string()),
         ("iodepth", row.route.iodepth().to_string()),
+        ("direct", u8::from(row.route.is_direct(point)).to_string()),
         ("loops", row.runs.len().to_string()),
         ("description", format!("{} {}", row.route.name(), durability_name(point.durability))),
     ];

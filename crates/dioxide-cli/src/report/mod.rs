@@ -96,16 +96,24 @@ fn noise(rows: &[Row]) -> Option<String> {
     noise::of(&rows.iter().map(rounds).collect::<Vec<_>>())
 }
 
-/// The ratio of `row` to another route at the same point.
+/// The ratio of `row` to another route at the same point. A recycled file has written space, which
+/// a preallocated one has not.
 fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
+    if (row.route, route) == (Route::Recycled, Route::Preallocated) {
+        return None;
+    }
     row.ratio_to(beside(rows, row, route)?)
 }
 
-/// The row of another path at the same point. One thread is beside any number of threads.
+/// The row of another path at the same point. One thread is beside any number of threads. Mixed
+/// operations of several queues are beside as many threads as all of them have outstanding.
 fn beside<'a>(rows: &'a [Row], row: &Row, route: Route) -> Option<&'a Row> {
+    let lanes = |row: &Row| row.point.lanes(row.route);
     let is_beside = |other: &&Row| {
-        let numjobs = match other.route {
-            Route::OneThread => row.point.numjobs,
+        let numjobs = match (other.route, other.point.scenario) {
+            (Route::OneThread, _) => row.point.numjobs,
+            (_, Scenario::Mixed) if lanes(other) == lanes(row) => row.point.numjobs,
+            (_, Scenario::Mixed) => return false,
             _ => other.point.numjobs,
         };
         other.route.is_path_of(route)

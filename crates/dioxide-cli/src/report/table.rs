@@ -142,7 +142,7 @@ const LATENCIES: [Column; 4] = [
     ("max", |row| percentile(row, 100.0)),
 ];
 const GROWTH: [Column; 2] = [
-    ("max growing", |row| row.growing_clat_max_ns().map_or("-".into(), nanoseconds)),
+    ("max growing", |row| known_time(row.growing_clat_max_ns())),
     ("growths", |row| known(row.growths(), 0)),
 ];
 /// Of this process; other columns have those of the machine.
@@ -273,8 +273,16 @@ fn optional(rows: &[Row], names: &[String]) -> Vec<usize> {
     optional
 }
 
+/// Unknown if no operation lies above it.
 fn percentile(row: &Row, percent: f64) -> String {
-    nanoseconds(row.timings.seen().value_at_percentile(percent) as f64)
+    let seen = row.timings.seen();
+    let above = seen.len() as f64 * (100.0 - percent) / 100.0;
+    let is_known = percent == 100.0 || above >= 1.0;
+    known_time(is_known.then(|| seen.value_at_percentile(percent) as f64))
+}
+
+fn known_time(ns: Option<f64>) -> String {
+    ns.map_or("-".into(), nanoseconds)
 }
 
 fn share(row: &Row, of: fn(&Shares) -> f64) -> String {
