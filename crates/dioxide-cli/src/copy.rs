@@ -2,7 +2,7 @@
 
 use crate::args;
 use crate::interrupt;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal, stderr};
 use std::ops::ControlFlow;
@@ -33,6 +33,8 @@ pub fn run(args: args::Copy) -> Result<()> {
 /// In a directory, the copy has the name of the file.
 fn destination(args: &args::Copy) -> Result<PathBuf> {
     if !args.to.is_dir() {
+        let is_directory = args.to.as_os_str().as_encoded_bytes().ends_with(b"/");
+        ensure!(!is_directory, "{}: no such directory; make it first", args.to.display());
         return Ok(args.to.clone());
     }
     let name = args.from.file_name().context("the file has no name; name the copy")?;

@@ -7,6 +7,7 @@
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
 use dioxide_diagnose::words::list;
+use signal_hook::low_level::emulate_default_handler;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -92,6 +93,8 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
         say("interrupted");
+        // A shell ends its loop only if the signal ended the program.
+        let _ = emulate_default_handler(interrupted.signal.into());
         return ExitCode::from(128 + interrupted.signal);
     }
     let quiet = error.is::<Failed>() || reader_went_away(&error);
@@ -114,9 +117,10 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// `dioxide bench | head -1` needs no message.
+/// `dioxide bench | head -1` needs no message. An error of a file has the name of the file.
 fn reader_went_away(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    error.chain().filter(|cause| !cause.is::<Unmeasured>()).count() == 1
+        && error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Prints one line on stderr, with names escaped. A closed stderr must not panic.

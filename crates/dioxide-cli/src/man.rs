@@ -35,7 +35,8 @@ const EXIT_STATUS: [(&str, &str, &str); 15] = [
     (
         "dioxide",
         "128+n",
-        "As shells show it: signal n ended it, SIGHUP, SIGINT or SIGTERM. Nothing is left behind.",
+        "As shells show it: signal n ended it, SIGHUP, SIGINT or SIGTERM. The first one leaves \
+         nothing behind. After a second one, temporary files may stay.",
     ),
     ("dioxide-run", "other", "Once the program runs, what it ends with."),
 ];

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use textwrap::WordSplitter;
 use textwrap::core::display_width;
@@ -43,16 +43,26 @@ pub fn check(wanted: &[Wanted<'_>], read: &[&Path]) -> Result<()> {
             path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         ensure!(parent.is_dir(), "{option} {}: no such directory", path.display());
         ensure!(!path.is_dir(), "{option} {}: is a directory", path.display());
+        ensure!(!is_block_device(path), "{option} {}: is a block device", path.display());
         let leads_nowhere = path.is_symlink() && !path.exists();
         ensure!(!leads_nowhere, "{option} {}: is a link to a missing file", path.display());
-        let is_read = read.iter().any(|read| names_the_same(read, path));
-        ensure!(!is_read, "{option} {}: is one of the results that are read", path.display());
+        let is_read = read.iter().any(|read| names_the_same(opened(read), path));
+        ensure!(!is_read, "{option} {}: is one of the files that are read", path.display());
         // Of a new file, the directory.
         let place = if path.exists() { path } else { parent };
         rustix::fs::access(place, Access::WRITE_OK)
             .with_context(|| format!("{option} {}: cannot be written", path.display()))?;
     }
     Ok(())
+}
+
+/// The file of stdin has another name.
+fn opened(read: &Path) -> &Path {
+    if read == Path::new("-") { Path::new("/dev/stdin") } else { read }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device())
 }
 
 /// Whether two paths name one file, which may not be there yet.
@@ -211,6 +221,9 @@ fn write(text: &Text<'_>) -> Result<()> {
 /// would need direct I/O, which not every place of a result has.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let old = fs::metadata(path).ok();
+    if is_block_device(path) {
+        return Err(io::Error::other("is a block device"));
+    }
     if old.as_ref().is_some_and(|old| !old.is_file()) {
         return fs::write(path, text);
     }
@@ -455,7 +468,7 @@ mod tests {
         );
         assert_eq!(
             refusal(&[("--json", "/etc/../etc/hosts")]),
-            "--json /etc/../etc/hosts: is one of the results that are read"
+            "--json /etc/../etc/hosts: is one of the files that are read"
         );
     }
 }

@@ -1,16 +1,22 @@
 //! `dioxide plot`: saved results of `dioxide bench --json` as one picture.
 
-use crate::args;
+use crate::args::{self, Cli};
 use crate::interrupt;
 use crate::output::{self, Text};
 use crate::report::html::picture::{Panel, picture};
 use crate::saved::{self, SavedDocument, SavedRow, SavedWork};
 use crate::terminal::Terminal;
 use anyhow::Result;
-use std::path::PathBuf;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use std::path::{Path, PathBuf};
 
 /// Reads the results and draws a panel for each work of each of them.
 pub fn run(args: &args::Plot) -> Result<()> {
+    if args.results.iter().filter(|path| path.as_path() == Path::new("-")).count() > 1 {
+        let twice = "stdin (`-`) can be one of the results only";
+        Cli::command().error(ErrorKind::ArgumentConflict, twice).exit();
+    }
     let wanted = args::Wanted { option: "--svg", path: &args.svg };
     let read: Vec<_> = args.results.iter().map(PathBuf::as_path).collect();
     output::check(&[wanted], &read)?;

@@ -8,6 +8,8 @@ use std::io::{IsTerminal, stdout};
 /// A terminal that reports no width.
 const WIDTH_DEFAULT: usize = 80;
 /// Narrower tables are unreadable.
+/// The formatter takes no more.
+const WIDTH_MAX: usize = u16::MAX as usize;
 const WIDTH_MIN: usize = 20;
 
 /// What stdout shows.
@@ -39,7 +41,7 @@ impl Terminal {
 fn width(columns: Option<&str>, window: Option<u16>) -> Option<usize> {
     let given = columns.and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
     let own = window.map(|columns| if columns == 0 { WIDTH_DEFAULT } else { columns.into() });
-    given.or(own).map(|columns| columns.max(WIDTH_MIN))
+    given.or(own).map(|columns| columns.clamp(WIDTH_MIN, WIDTH_MAX))
 }
 
 /// Only a terminal shows colours, unless `NO_COLOR` is set, or it is a simple one.
@@ -62,6 +64,13 @@ mod tests {
             assert_eq!(width(Some(wrong), Some(132)), Some(132), "{wrong}");
         }
         assert_eq!(width(Some("1"), None), Some(WIDTH_MIN));
+    }
+
+    /// `{:width$}` panics above 65535.
+    #[test]
+    fn many_columns_ended_the_program() {
+        let wide = width(Some("100000"), None).unwrap();
+        assert_eq!(format!("{:wide$}", "").len(), wide);
     }
 
     #[test]

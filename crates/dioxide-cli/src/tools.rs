@@ -1,13 +1,15 @@
 //! System programs that the bench uses.
 
 use anyhow::{Context, Result, bail};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// The directories of administrators' tools, which may be missing in PATH.
 const MORE_PATH: &str = "/usr/sbin:/sbin";
+/// Instead of an empty PATH, which means the current directory.
+const PATH_DEFAULT: &str = "/usr/bin:/bin";
 
 /// A program, and its Debian package.
 #[derive(Clone, Copy)]
@@ -21,13 +23,9 @@ impl Tool {
     /// nothing half done.
     pub fn run(self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<String> {
         let Self { name, package } = self;
-        let path = std::env::var("PATH").unwrap_or_default();
+        let path = search_path(std::env::var_os("PATH"));
         let mut command = Command::new(name);
-        command
-            .args(arguments)
-            .env("PATH", format!("{path}:{MORE_PATH}"))
-            .stdin(Stdio::null())
-            .process_group(0);
+        command.args(arguments).env("PATH", path).stdin(Stdio::null()).process_group(0);
         let output = match command.output() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 bail!("{name} is not installed (Debian package {package})")
@@ -42,9 +40,24 @@ impl Tool {
     }
 }
 
+fn search_path(own: Option<OsString>) -> OsString {
+    let mut path = own.filter(|own| !own.is_empty()).unwrap_or(PATH_DEFAULT.into());
+    path.push(":");
+    path.push(MORE_PATH);
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tools_came_from_the_current_directory() {
+        for path in [None, Some("".into()), Some("/opt/bin".into())] {
+            let path = search_path(path).into_string().unwrap();
+            assert!(path.split(':').all(|directory| directory.starts_with('/')), "{path}");
+        }
+    }
 
     fn run(name: &'static str, arguments: &[&str]) -> Result<String> {
         Tool { name, package: "its-package" }.run(arguments)

@@ -211,7 +211,7 @@ fn what_is_no_result_is_refused() {
     let new = dir.path().join("new.json");
     expect_refusal(
         &compare(dir.path(), &format!("--json {}", new.display())),
-        "is one of the results that are read",
+        "is one of the files that are read",
     );
 }
 
@@ -231,7 +231,7 @@ fn the_new_run_in_bencher_metric_format() {
     let new = dir.path().join("new.json");
     expect_refusal(
         &compare(dir.path(), &format!("--bmf {}", new.display())),
-        "is one of the results that are read",
+        "is one of the files that are read",
     );
 }
 

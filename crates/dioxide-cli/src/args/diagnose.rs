@@ -4,6 +4,7 @@ use super::bench::{Durability, numjobs, rounds, runtime};
 use super::output::Output;
 use crate::sizes::Sizes;
 use crate::units::parse_bytes;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,13 +52,15 @@ pub struct Observed {
     pub pid: Vec<u32>,
     /// Observe the processes of this name, as `ps -o comm` shows it.
     #[arg(long, value_name = "COMM", value_delimiter = ',')]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub name: Vec<String>,
     /// Observe the processes of this cgroup and of those below it, later ones too: a directory, or
     /// the path in /proc/PID/cgroup.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub cgroup: Vec<String>,
     /// Observe the processes of this systemd unit. Without a suffix, it is a service.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub unit: Vec<String>,
 }
 

@@ -52,7 +52,7 @@ pub fn check_free(path: &Path) -> Result<Identity> {
     if let Some(content) = content {
         bail!(
             "{name} holds {content}; nothing was touched. If that is not needed, wipe it first \
-             (`wipefs`; a member of dioxide's, by zeros over its first 4096 bytes)"
+             (`wipefs`; what dioxide wrote, by zeros over its first MiB)"
         );
     }
     Ok(identity)

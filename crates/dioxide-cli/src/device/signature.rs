@@ -17,6 +17,7 @@ const fn magic(name: &'static str, offset: u64, bytes: &'static [u8]) -> Magic {
 
 const MAGICS: &[Magic] = &[
     magic("a member of a striped volume of dioxide", 0, b"dioxide stripe"),
+    magic("a log of dioxide", 0, b"DIOXLOG\0"),
     magic("an ext2, ext3 or ext4 file system", 0x438, &[0x53, 0xef]),
     magic("an XFS file system", 0, b"XFSB"),
     magic("a btrfs file system", 0x10040, b"_BHRfS_M"),
@@ -27,6 +28,12 @@ const MAGICS: &[Magic] = &[
     magic("a JFS file system", 0x8000, b"JFS1"),
     magic("a ReiserFS file system", 0x10034, b"ReIsEr"),
     magic("an ISO 9660 file system", 0x8001, b"CD001"),
+    magic("an OCFS2 file system", 4096, b"OCFSV2"),
+    magic("a GFS2 file system", 65536, &[0x01, 0x16, 0x19, 0x70]),
+    magic("a Ceph BlueStore device", 0, b"bluestore block device"),
+    magic("an Oracle ASM disk", 32, b"ORCLDISK"),
+    magic("a VDO volume", 0, b"dmvdo001"),
+    magic("a Stratis pool", 512, b"!Stra0tis"),
     magic("a LUKS container", 0, b"LUKS\xba\xbe"),
     magic("an LVM physical volume", 0, b"LABELONE"),
     magic("an LVM physical volume", 512, b"LABELONE"),
@@ -47,9 +54,14 @@ const MAGICS: &[Magic] = &[
 const MAGICS_FROM_END: &[Magic] = &[
     magic("the backup of a GPT partition table", 512, b"EFI PART"),
     magic("the backup of a GPT partition table", 4096, b"EFI PART"),
-    magic("a software RAID member", 8192, &[0xfc, 0x4e, 0x2b, 0xa9]),
-    magic("a software RAID member", 65536, &[0xfc, 0x4e, 0x2b, 0xa9]),
+    RAID_1_0,
+    RAID_0_90,
 ];
+
+/// Its superblock begins at a multiple of 4 KiB.
+const RAID_1_0: Magic = magic("a software RAID member", 8192, &[0xfc, 0x4e, 0x2b, 0xa9]);
+/// Its superblock begins at a multiple of 64 KiB.
+const RAID_0_90: Magic = magic("a software RAID member", 65536, &[0xfc, 0x4e, 0x2b, 0xa9]);
 
 /// ZFS keeps an array of uberblocks in the upper half of each label of 256 KiB.
 const ZFS_UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
@@ -63,8 +75,12 @@ pub fn find(device: &impl FileExt, size: u64) -> io::Result<Option<&'static str>
         }
     }
     for magic in MAGICS_FROM_END {
-        if size >= magic.offset && matches(device, size, size - magic.offset, magic.bytes)? {
-            return Ok(Some(magic.name));
+        let Some(offset) = size.checked_sub(magic.offset) else { continue };
+        // As md rounds: 0.90 before it subtracts, 1.0 after.
+        for offset in [offset, offset & !0xfff, offset & !0xffff] {
+            if matches(device, size, offset, magic.bytes)? {
+                return Ok(Some(magic.name));
+            }
         }
     }
     if has_zfs_label(device, size)? {
@@ -121,6 +137,20 @@ mod tests {
             let disk = disk();
             disk.write_all_at(magic.bytes, SIZE - magic.offset).unwrap();
             assert_eq!(find(&disk, SIZE).unwrap(), Some(magic.name));
+        }
+    }
+
+    /// A disk of 500 GB is no multiple of 64 KiB.
+    #[test]
+    fn raid_members_of_odd_sizes_were_not_found() {
+        let size = SIZE + 0xb000 + 512;
+        for (magic, offset) in
+            [(RAID_0_90, (size & !0xffff) - 0x1_0000), (RAID_1_0, (size - 8192) & !0xfff)]
+        {
+            let disk = disk();
+            disk.set_len(size).unwrap();
+            disk.write_all_at(magic.bytes, offset).unwrap();
+            assert_eq!(find(&disk, size).unwrap(), Some(magic.name), "{offset}");
         }
     }
 

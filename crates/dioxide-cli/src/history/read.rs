@@ -37,7 +37,10 @@ pub fn read(paths: &[PathBuf], newest: usize) -> Result<Found> {
             interrupt::check()?;
             let name = file.display().to_string();
             let text = fs::read(&file).with_context(|| name.clone())?;
-            found.files.push(file);
+            // Its own output of an earlier run may be replaced.
+            if !(is_dir && is_history(&text)) {
+                found.files.push(file);
+            }
             if texts.contains(&text) {
                 found.copies += 1;
                 continue;
@@ -85,6 +88,11 @@ fn is_other(text: &[u8]) -> bool {
         Some(kind) => kind != "bench",
         None => value.get("fio version").is_some() || value.get("results").is_none(),
     }
+}
+
+/// Whether a text is what `dioxide history --json` writes.
+fn is_history(text: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(text).is_ok_and(|value| value["kind"] == "history")
 }
 
 fn reasons(skipped: &[String]) -> String {

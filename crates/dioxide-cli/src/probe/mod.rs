@@ -65,7 +65,7 @@ fn report(
     args: &args::Probe,
     measure: impl FnOnce() -> Result<ProbeDocument>,
 ) -> Result<ProbeDocument> {
-    output::check(&args.output.wanted(), &[])?;
+    output::check(&args.output.wanted(), &[&args.path])?;
     let document = measure()?;
     let texts = output::texts(&args.output, &document, || html::probe::page(&document))?;
     let terminal = Terminal::of_stdout(args.output.shape.wide);

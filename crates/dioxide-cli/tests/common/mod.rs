@@ -3,9 +3,11 @@
 
 use dioxide_testkit::lab::{Applies, Fs};
 use dioxide_testkit::with_default_signals;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -40,6 +42,12 @@ pub fn stderr(output: &Output) -> &str {
 pub fn expect_code(output: &Output, code: i32) {
     let said = format!("{}\n{}", stdout(output), stderr(output));
     assert_eq!(output.status.code(), Some(code), "{said}");
+}
+
+/// Fails unless the signal ended the command. A shell ends its loop only then.
+pub fn expect_signal(output: &Output, signal: Signal) {
+    let said = format!("{}\n{}", stdout(output), stderr(output));
+    assert_eq!(output.status.signal(), Some(signal.as_raw()), "{said}");
 }
 
 /// Fails unless the command ended with 1 and one sentence with `words`.
