@@ -142,7 +142,6 @@ pub(crate) fn find(path: &Arc<Path>) -> Result<FoundInode, ErrorKind> {
     found.check_kind().map(|()| found)
 }
 
-/// Looks a path up; None if the file is to be created.
 /// Whether the file has a marker of its own, and is longer than what that keeps. A copy of a file
 /// may have the marker of the other one.
 pub fn is_left_grown(fd: BorrowedFd<'_>) -> io::Result<bool> {
@@ -152,6 +151,7 @@ pub fn is_left_grown(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(own.is_some_and(|it| it.identity == facts.identity && facts.len > it.base))
 }
 
+/// Looks a path up; None if the file is to be created.
 fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<FoundInode>> {
     if request.create_new {
         return Ok(None);
