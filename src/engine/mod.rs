@@ -3,7 +3,7 @@
 //!
 //! A caller submits its operation to the [`Core`] and waits. The core returns requests, and each
 //! goes to one of the callers that wait for it. There are no I/O threads. A lone writer performs
-//! its own write. With many writers, the first of a batch writes for the batch (leader and
+//! its own write. With many writers, the first of a group writes for the group (leader and
 //! followers).
 
 mod abort;
@@ -457,12 +457,12 @@ impl Engine {
     fn run(self: &Arc<Self>, dio: Dio, durable: bool) -> Result<u64, ErrorKind> {
         queue::settle_own();
         let me = waiter::mine(&self.sleepers);
-        let batch = self.step(|core, out| {
+        let group = self.step(|core, out| {
             core.take(Token::Thread(me.clone()), dio, durable, out);
-            core.batches()
+            core.groups_sent()
         });
         loop {
-            let news = me.next(durable, batch);
+            let news = me.next(durable, group);
             let _all_or_nothing = AbortOnPanic::armed();
             match news {
                 News::Work(Task::Request(request)) => self.perform(request),
@@ -531,7 +531,7 @@ impl Engine {
         }
     }
 
-    /// Runs a call as the leader. A durable batch is worth a yield to operations of the file that
+    /// Runs a call as the leader. A durable group is worth a yield to operations of the file that
     /// are about to join.
     fn on_called(self: &Arc<Self>, call: LeaderTask, durable: bool) {
         if durable && self.may_gather() {

@@ -16,15 +16,15 @@ const YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 8 };
 const NOTHING: u32 = 0;
 const NEWS: u32 = u32::MAX;
 
-/// A mask has one bit for the thread, and one for the batch in which its operation goes out.
+/// A mask has one bit for the thread, and one for the group in which its operation goes out.
 const THREAD_BITS: u32 = 28;
-const BATCH_BITS: u32 = u32::BITS - THREAD_BITS;
-const THREADS: u32 = u32::MAX >> BATCH_BITS;
+const GROUP_BITS: u32 = u32::BITS - THREAD_BITS;
+const THREADS: u32 = u32::MAX >> GROUP_BITS;
 
-/// So many threads of a batch are woken as one: few of the others sleep meanwhile.
+/// So many threads of a group are woken as one: few of the others sleep meanwhile.
 const WOKEN_APART_MAX: usize = 4;
 
-/// The sleeping threads of a file. One system call wakes all of a batch.
+/// The sleeping threads of a file. One system call wakes all of a group.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
     /// The futex on which they sleep. It counts the wake-ups.
@@ -158,14 +158,14 @@ impl Waiter {
     }
 
     /// Waits for a task or the outcome; tasks first, since others wait for them. A caller that
-    /// waits for a flush sleeps at once: a flush takes long. `batch` is the number of the batch
+    /// waits for a flush sleeps at once: a flush takes long. `group` is the number of the group
     /// that its operation joined.
-    pub fn next(&self, durable: bool, batch: u32) -> News {
+    pub fn next(&self, durable: bool, group: u32) -> News {
         loop {
             if let Some(news) = self.take() {
                 return news;
             }
-            self.sleep(if durable { 0 } else { YIELDS_MAX }, batch);
+            self.sleep(if durable { 0 } else { YIELDS_MAX }, group);
         }
     }
 
@@ -177,7 +177,7 @@ impl Waiter {
         }
     }
 
-    fn sleep(&self, yields: u32, batch: u32) {
+    fn sleep(&self, yields: u32, group: u32) {
         for _ in 0..yields {
             if self.state.load(Ordering::Acquire) != NOTHING {
                 break;
@@ -185,7 +185,7 @@ impl Waiter {
             yield_now();
         }
         let thread = thread_number() as u32 % THREAD_BITS;
-        let mask = 1 << thread | 1 << (THREAD_BITS + batch % BATCH_BITS);
+        let mask = 1 << thread | 1 << (THREAD_BITS + group % GROUP_BITS);
         if self.state.compare_exchange(NOTHING, mask, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.sleepers.sleep(&self.state, mask);
         }
@@ -285,10 +285,10 @@ mod loom_models {
         );
     }
 
-    /// Threads of two batches sleep on one word. A wake-up reaches all threads that it is for, one
-    /// by one or as batches.
+    /// Threads of two groups sleep on one word. A wake-up reaches all threads that it is for, one
+    /// by one or as groups.
     #[test]
-    fn loom_batches_wake_apart_or_together() {
+    fn loom_groups_wake_apart_or_together() {
         for (woken_at_once, others) in [(1, 0), (1, WOKEN_APART_MAX), (2, 0), (2, WOKEN_APART_MAX)]
         {
             explore(2, move || {

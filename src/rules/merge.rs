@@ -28,13 +28,13 @@ pub const FULL_REQUESTS_MAX: usize = 4;
 /// than the merge saves.
 pub const WORTH_MERGING_BYTES: u64 = 32 << 10;
 
-/// How often the leader of a durable batch yields to the operations that it expects.
+/// How often the leader of a durable group yields to the operations that it expects.
 pub const GATHER_YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
 
 /// It yields no more after this time: on a busy machine one yield may take long.
 pub const GATHER_MAX: Duration = Duration::from_micros(200);
 
-/// Whether to delay an operation so that it batches with the last cohort, the operations that
+/// Whether to delay an operation so that it groups with the last cohort, the operations that
 /// completed together. They may return together, and then share a request. A durable operation
 /// costs a flush, so it waits for one other. A plain one costs so little that only a large cohort
 /// is worth it.

@@ -1,4 +1,4 @@
-//! Writes that extend the file: batched while they wait, submitted below `physical`, acknowledged
+//! Writes that extend the file: grouped while they wait, submitted below `physical`, acknowledged
 //! in the order of their offsets.
 //!
 //! Positional writes that wait together are submitted in the order of their offsets, not of
@@ -8,8 +8,8 @@
 //! completed.
 
 use super::{
-    Core, Failure, Fill, LeaderTask, Member, Outbox, Outcome, PartState, Request, Reserved,
-    SmallVec1, Target, WaitingBatch, Work,
+    Core, Failure, Fill, LeaderTask, Member, Outbox, Outcome, RangeState, Request, ReservedRange,
+    SmallVec1, Target, WaitingGroup, Work,
 };
 use crate::error::ErrorKind;
 use crate::rules::flush::{self, FlushContext, SyncMethod};
@@ -19,7 +19,7 @@ use crate::rules::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
 use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 
-/// What the core can do with the oldest waiting batch.
+/// What the core can do with the oldest waiting group.
 #[derive(Clone, Copy, Debug)]
 enum Oldest {
     /// There is none, or it waits for a request in flight or for the end of growth.
@@ -50,7 +50,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// Adds an operation to the waiting batches, or refuses it. Returns whether none waited before
+    /// Adds an operation to the waiting groups, or refuses it. Returns whether none waited before
     /// it.
     pub(super) fn join(&mut self, place: Target, member: Member<T>, out: &mut Outbox<T>) -> bool {
         if let Some(stopped) = &self.stopped {
@@ -74,13 +74,13 @@ impl<T: Clone + PartialEq> Core<T> {
         };
         refusal.into_iter().for_each(|refusal| self.refusals.count(refusal));
         let mut group =
-            WaitingBatch { members: SmallVec1::new(), bytes: 0, begun: false, held_up: false };
+            WaitingGroup { members: SmallVec1::new(), bytes: 0, begun: false, held_up: false };
         group.push(place, member);
         self.waiting.push_back(group);
         alone
     }
 
-    /// Elects a leader for the oldest batch if it can be submitted, and asks for what it lacks.
+    /// Elects a leader for the oldest group if it can be submitted, and asks for what it lacks.
     pub(super) fn pump(&mut self, out: &mut Outbox<T>) {
         if self.called.is_none() && self.may_send() && self.prepare_oldest(out).is_some() {
             let group = self.waiting.pop_front().expect("it can go");
@@ -91,7 +91,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.start_flush(out);
     }
 
-    /// Submits the batch of the leader, with all operations that joined it.
+    /// Submits the group of the leader, with all operations that joined it.
     pub(super) fn send_called(&mut self, out: &mut Outbox<T>) {
         let group = self.called.take().expect("a call is answered once");
         self.waiting.push_front(group);
@@ -110,8 +110,8 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Whether a batch may be submitted now. One at a time, so that the others merge; or a few
-    /// appends side by side; or a few batches that no operation can join.
+    /// Whether a group may be submitted now. One at a time, so that the others merge; or a few
+    /// appends side by side; or a few groups that no operation can join.
     fn may_send(&self) -> bool {
         let is_full = self.waiting.len() > 1;
         let is_begun = self.waiting.front().is_some_and(|group| group.begun);
@@ -119,12 +119,12 @@ impl<T: Clone + PartialEq> Core<T> {
             return true;
         }
         let in_flight =
-            self.reserved.iter().filter(|part| matches!(part.state, PartState::InFlight(_)));
-        let appends = || in_flight.map(|part| part.members.len()).sum::<usize>();
+            self.reserved.iter().filter(|range| matches!(range.state, RangeState::InFlight(_)));
+        let appends = || in_flight.map(|range| range.members.len()).sum::<usize>();
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
 
-    /// Prepares the oldest batch: reroutes, refuses or holds up members before it, and asks for
+    /// Prepares the oldest group: reroutes, refuses or holds up members before it, and asks for
     /// space. Returns the offset at which it can be submitted now, and how many adjacent members
     /// fit there.
     pub(super) fn prepare_oldest(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
@@ -157,7 +157,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Returns what can be done with the oldest waiting batch. Changes nothing.
+    /// Returns what can be done with the oldest waiting group. Changes nothing.
     fn oldest(&self) -> Oldest {
         let Some(group) = self.waiting.front().filter(|_| !self.space.ends) else {
             return Oldest::Waits;
@@ -223,7 +223,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Switches to positional mode for a positional batch. A positional write beyond the end
+    /// Switches to positional mode for a positional group. A positional write beyond the end
     /// changes what recovery must look for in a file that grows ahead.
     fn set_mode_of_oldest(&mut self) {
         let is_positional = self.waiting.front().is_some_and(|group| group.place() != Target::End);
@@ -274,7 +274,7 @@ impl<T: Clone + PartialEq> Core<T> {
         offset < last.end && (self.in_flight > 0 || self.positional.touches(rewritten))
     }
 
-    /// Holds up the oldest batch, and counts that once: it shares a block with a request in flight.
+    /// Holds up the oldest group, and counts that once: it shares a block with a request in flight.
     fn hold_up_oldest(&mut self) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         if !std::mem::replace(&mut group.held_up, true) {
@@ -323,7 +323,7 @@ impl<T: Clone + PartialEq> Core<T> {
         member
     }
 
-    /// Reserves space at `offset` for the first `count` members of the oldest batch, and submits
+    /// Reserves space at `offset` for the first `count` members of the oldest group, and submits
     /// them.
     pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
@@ -383,12 +383,12 @@ impl<T: Clone + PartialEq> Core<T> {
             composed: None,
         };
         out.requests.push(Request { id, owner, work, call: None });
-        self.reserved.push_back(Reserved {
+        self.reserved.push_back(ReservedRange {
             id,
             span,
             members,
             durable,
-            state: PartState::InFlight(sync_method),
+            state: RangeState::InFlight(sync_method),
         });
         self.in_flight += 1;
     }
@@ -421,19 +421,19 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn on_extended(&mut self, index: usize, result: Result<(), Failure>) {
         self.in_flight -= 1;
         let grows_ahead = self.space.prepared.is_some();
-        let part = &mut self.reserved[index];
-        let PartState::InFlight(sync_method) = part.state else {
+        let range = &mut self.reserved[index];
+        let RangeState::InFlight(sync_method) = range.state else {
             unreachable!("a request comes back once")
         };
         let Err(failure) = result else {
-            part.state = PartState::Written { synced: sync_method == Some(SyncMethod::Dsync) };
+            range.state = RangeState::Written { synced: sync_method == Some(SyncMethod::Dsync) };
             return;
         };
         let no_space = matches!(failure.kind, ErrorKind::NoSpace(_));
-        part.state = PartState::Failed(failure.kind);
+        range.state = RangeState::Failed(failure.kind);
         if !grows_ahead {
             // It was to move i_size itself, alone, and the engine took that back.
-            self.sizes.take_back_to(part.span.start);
+            self.sizes.take_back_to(range.span.start);
         }
         if grows_ahead || !no_space {
             self.stopped.get_or_insert(ErrorKind::AppendEnded(failure.cause));
@@ -447,26 +447,26 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Advances `written` and `durable` as far as finished requests allow, and answers the waiters
     /// that this satisfies.
     pub(super) fn settle(&mut self, out: &mut Outbox<T>) {
-        for part in &self.reserved {
-            if !matches!(part.state, PartState::Written { .. })
-                || part.span.start > self.sizes.written
+        for range in &self.reserved {
+            if !matches!(range.state, RangeState::Written { .. })
+                || range.span.start > self.sizes.written
             {
                 break;
             }
             // Ranges that wait for a flush were counted before.
-            self.sizes.written_to(part.span.end.max(self.sizes.written));
+            self.sizes.written_to(range.span.end.max(self.sizes.written));
         }
-        for part in &self.reserved {
-            let PartState::Written { synced: true } = part.state else { break };
-            if part.span.end <= self.sizes.written && part.span.start <= self.sizes.durable {
-                self.sizes.durable_to(part.span.end);
+        for range in &self.reserved {
+            let RangeState::Written { synced: true } = range.state else { break };
+            if range.span.end <= self.sizes.written && range.span.start <= self.sizes.durable {
+                self.sizes.durable_to(range.span.end);
             }
         }
         while !self.wedged()
-            && self.reserved.front().is_some_and(|part| part.is_complete(&self.sizes))
+            && self.reserved.front().is_some_and(|range| range.is_complete(&self.sizes))
         {
-            let part = self.reserved.pop_front().expect("just seen");
-            part.answer(Ok, out);
+            let range = self.reserved.pop_front().expect("just seen");
+            range.answer(Ok, out);
         }
         self.fail_the_failed(out);
         if self.stopped.is_some() {
@@ -476,11 +476,11 @@ impl<T: Clone + PartialEq> Core<T> {
 
     pub(super) fn fail_the_failed(&mut self, out: &mut Outbox<T>) {
         while let Some(index) =
-            self.reserved.iter().position(|part| matches!(part.state, PartState::Failed(_)))
+            self.reserved.iter().position(|range| matches!(range.state, RangeState::Failed(_)))
         {
-            let part = self.reserved.remove(index).expect("just seen");
-            let PartState::Failed(kind) = part.state.clone() else { unreachable!("just seen") };
-            part.answer(|_| Err(kind.clone()), out);
+            let range = self.reserved.remove(index).expect("just seen");
+            let RangeState::Failed(kind) = range.state.clone() else { unreachable!("just seen") };
+            range.answer(|_| Err(kind.clone()), out);
         }
     }
 
@@ -508,23 +508,23 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         let wedged = self.wedged();
         let mut end = self.sizes.written;
-        for part in std::mem::take(&mut self.reserved) {
-            let is_kept = part.members.iter().any(|(token, _)| self.is_flushing_for(token));
-            let behind_a_gap = part.span.start > end;
+        for range in std::mem::take(&mut self.reserved) {
+            let is_kept = range.members.iter().any(|(token, _)| self.is_flushing_for(token));
+            let behind_a_gap = range.span.start > end;
             if !behind_a_gap {
-                end = end.max(part.span.end);
+                end = end.max(range.span.end);
             }
-            match part.state {
-                PartState::Written { .. } if behind_a_gap || wedged && !is_kept => {
-                    part.answer(|_| Err(stopped.clone()), out)
+            match range.state {
+                RangeState::Written { .. } if behind_a_gap || wedged && !is_kept => {
+                    range.answer(|_| Err(stopped.clone()), out)
                 }
-                _ => self.reserved.push_back(part),
+                _ => self.reserved.push_back(range),
             }
         }
     }
 }
 
-impl<T> WaitingBatch<T> {
+impl<T> WaitingGroup<T> {
     /// The target of the first member.
     fn place(&self) -> Target {
         self.members[0].0
@@ -559,10 +559,10 @@ impl<T> WaitingBatch<T> {
     }
 }
 
-impl<T> Reserved<T> {
+impl<T> ReservedRange<T> {
     pub(super) fn is_complete(&self, sizes: &Sizes) -> bool {
         let reached = if self.durable { sizes.durable } else { sizes.written };
-        matches!(self.state, PartState::Written { .. }) && self.span.end <= reached
+        matches!(self.state, RangeState::Written { .. }) && self.span.end <= reached
     }
 
     pub(super) fn answer(self, outcome: impl Fn(u64) -> Outcome, out: &mut Outbox<T>) {

@@ -1,6 +1,6 @@
 //! Decides when a flush begins, and which operations it satisfies.
 
-use super::{Core, FlushInFlight, LeaderTask, Outbox, PartState, Request, Work};
+use super::{Core, FlushInFlight, LeaderTask, Outbox, RangeState, Request, Work};
 
 impl<T: Clone + PartialEq> Core<T> {
     /// Answers operations that the last flush covered, and elects a leader for the next flush.
@@ -48,9 +48,9 @@ impl<T: Clone + PartialEq> Core<T> {
     /// The id of the oldest write request in flight, if any.
     pub(super) fn oldest_in_flight(&self) -> Option<u64> {
         let extending =
-            self.reserved.iter().filter(|part| matches!(part.state, PartState::InFlight(_)));
+            self.reserved.iter().filter(|range| matches!(range.state, RangeState::InFlight(_)));
         extending
-            .map(|part| part.id)
+            .map(|range| range.id)
             .min()
             .into_iter()
             .chain(self.positional.oldest_in_flight())
@@ -60,8 +60,9 @@ impl<T: Clone + PartialEq> Core<T> {
     /// An operation that a flush that begins now would satisfy.
     pub(super) fn flush_owner(&self) -> Option<T> {
         let written = self.sizes.written;
-        let extending = self.reserved.iter().find(|part| part.durable && part.span.end <= written);
-        let extending = extending.map(|part| &part.members[0].0);
+        let extending =
+            self.reserved.iter().find(|range| range.durable && range.span.end <= written);
+        let extending = extending.map(|range| &range.members[0].0);
         extending.or(self.awaiting_flush.front().map(|(_, token)| token)).cloned()
     }
 }

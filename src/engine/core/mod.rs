@@ -246,9 +246,9 @@ pub(in crate::engine) struct Member<T> {
     pub durable: bool,
 }
 
-/// A batch of extending operations that wait: appends without an offset yet, or positional writes.
+/// A group of extending operations that wait: appends without an offset yet, or positional writes.
 #[derive(Debug)]
-struct WaitingBatch<T> {
+struct WaitingGroup<T> {
     /// Appends in the order of arrival, positional writes in the order of their offsets.
     members: SmallVec1<(Target, Member<T>)>,
     bytes: u64,
@@ -266,18 +266,18 @@ enum Target {
 
 /// A reserved range of the file, until it is acknowledged.
 #[derive(Debug)]
-struct Reserved<T> {
+struct ReservedRange<T> {
     id: u64,
     /// From the end of the previous range: includes an intended hole.
     span: Span,
     /// Each with its offset.
     members: SmallVec1<(T, u64)>,
     durable: bool,
-    state: PartState,
+    state: RangeState,
 }
 
 #[derive(Clone, Debug)]
-enum PartState {
+enum RangeState {
     InFlight(Option<SyncMethod>),
     Written { synced: bool },
     Failed(ErrorKind),
@@ -332,10 +332,10 @@ struct FlushInFlight<T> {
 pub struct Core<T> {
     sizes: Sizes,
     props: FileProps,
-    waiting: VecDeque<WaitingBatch<T>>,
-    /// The batch of the elected leader. Its operations precede all in `waiting`.
-    called: Option<WaitingBatch<T>>,
-    reserved: VecDeque<Reserved<T>>,
+    waiting: VecDeque<WaitingGroup<T>>,
+    /// The group of the elected leader. Its operations precede all in `waiting`.
+    called: Option<WaitingGroup<T>>,
+    reserved: VecDeque<ReservedRange<T>>,
     /// Positional writes below an end that later ones reserved first. Each waits until `written`
     /// passes it: data above `written` is neither visible nor acknowledged.
     late: Vec<(u64, Member<T>)>,
@@ -360,7 +360,7 @@ pub struct Core<T> {
     stopped: Option<ErrorKind>,
     next_id: u64,
     /// Sent by leaders.
-    batches: u32,
+    groups_sent: u32,
     growth_waits: u64,
     refusals: Refusals,
 }
@@ -406,7 +406,7 @@ impl<T: Clone + PartialEq> Core<T> {
             has_company: false,
             stopped: None,
             next_id: 0,
-            batches: 0,
+            groups_sent: 0,
             growth_waits: 0,
             refusals: Refusals::default(),
         }
@@ -544,7 +544,7 @@ impl<T: Clone + PartialEq> Core<T> {
         merge::gathers(self.cohort, true)
     }
 
-    /// Whether the elected leader's batch has all expected operations, or no room for more.
+    /// Whether the elected leader's group has all expected operations, or no room for more.
     pub fn has_gathered(&self) -> bool {
         !self.waiting.is_empty() || self.extending_ones() >= self.expected
     }
@@ -554,15 +554,15 @@ impl<T: Clone + PartialEq> Core<T> {
         self.called.iter().chain(&self.waiting).map(|group| group.members.len()).sum()
     }
 
-    /// The number of batches that leaders have sent. The operations that arrive between two of them
+    /// The number of groups that leaders have sent. The operations that arrive between two of them
     /// mostly go out together.
-    pub fn batches(&self) -> u32 {
-        self.batches
+    pub fn groups_sent(&self) -> u32 {
+        self.groups_sent
     }
 
     /// Runs a call: its leader is awake.
     pub fn on_called(&mut self, call: LeaderTask, out: &mut Outbox<T>) {
-        self.batches = self.batches.wrapping_add(u32::from(call != LeaderTask::Flush));
+        self.groups_sent = self.groups_sent.wrapping_add(u32::from(call != LeaderTask::Flush));
         match call {
             LeaderTask::Extend => self.send_called(out),
             LeaderTask::Overwrite => self.send_overwrites(out),
@@ -583,7 +583,7 @@ impl<T: Clone + PartialEq> Core<T> {
                     self.sizes.durable_to(covers);
                 }
             }
-            None => match self.reserved.iter().position(|part| part.id == id) {
+            None => match self.reserved.iter().position(|range| range.id == id) {
                 Some(index) => self.on_extended(index, result),
                 None => self.on_overwritten(id, result, out),
             },

@@ -21,9 +21,9 @@
 //!    the `DrainGate` under the number of its thread until it finishes. A queue does not wait for a
 //!    shut gate: `DrainGate::wake_when_open` rings its bell.
 //! 3. Reads, and plain writes that need no order, become one transfer each. The others enter the
-//!    core together, under one lock (`Core::submit`). So the appends become one batch and one
+//!    core together, under one lock (`Core::submit`). So the appends become one group and one
 //!    request.
-//! 4. A batch may contain operations of threads and of queues, and either may own the request or
+//! 4. A group may contain operations of threads and of queues, and either may own the request or
 //!    the flush. A thread has a `Waiter`, a queue an `Inbox`. Tasks that the queue creates for its
 //!    own operations bypass the inbox.
 //! 5. A request becomes a `RequestIo` (`engine/io.rs`), as in a blocking call.

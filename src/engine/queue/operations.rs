@@ -75,7 +75,7 @@ impl Pending {
 
 /// Operations with one completion, which comes with the last result.
 #[derive(Debug)]
-struct Group {
+struct CompletionGroup {
     tag: u64,
     left: usize,
     /// The error of the first member that failed, with its number.
@@ -86,7 +86,7 @@ struct Group {
 #[derive(Debug)]
 pub(super) struct Operations {
     pub pending: Slab<Pending>,
-    groups: Slab<Group>,
+    groups: Slab<CompletionGroup>,
     /// Not submitted yet, in order.
     queued: Vec<usize>,
     /// Submitted during an exclusive operation on their file.
@@ -143,7 +143,7 @@ impl Operations {
 
     /// Makes a group of so many members. One without members is finished at once.
     pub fn group(&mut self, members: usize, what: OpKind, tag: u64) -> usize {
-        let group = self.groups.insert(Group { tag, left: members, failed: None });
+        let group = self.groups.insert(CompletionGroup { tag, left: members, failed: None });
         self.finish_group(group, what);
         group
     }
@@ -173,7 +173,7 @@ impl Operations {
 
     fn finish_group(&mut self, group: usize, what: OpKind) {
         if self.groups[group].left == 0 {
-            let Group { tag, failed, .. } = self.groups.remove(group);
+            let CompletionGroup { tag, failed, .. } = self.groups.remove(group);
             let result = failed.map_or(Ok(0), |(_, error)| Err(error));
             self.finished.push_back(Completion::new(tag, what, None, result));
         }
