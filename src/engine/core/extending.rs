@@ -184,7 +184,7 @@ impl<T: Clone + PartialEq> Core<T> {
             // The write itself moves i_size. One at a time, so that no write lies above one that
             // fails.
             let is_alone =
-                self.in_flight == 0 && !self.positional.reaches_behind(self.sizes.written);
+                self.in_flight == 0 && !self.overwrites.reaches_behind(self.sizes.written);
             return if is_alone {
                 Oldest::Fits(offset, group.fitting(offset, u64::MAX))
             } else {
@@ -271,7 +271,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let last = Span { start: reserved, end: reserved }.whole(unit);
         // A positional write may begin below the last block.
         let rewritten = Span { start: last.start.min(offset), ..last };
-        offset < last.end && (self.in_flight > 0 || self.positional.touches(rewritten))
+        offset < last.end && (self.in_flight > 0 || self.overwrites.touches(rewritten))
     }
 
     /// Holds up the oldest group, and counts that once: it shares a block with a request in flight.
@@ -368,7 +368,7 @@ impl<T: Clone + PartialEq> Core<T> {
             .then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(allocates) });
         let id = self.next_id();
         if offset < before && place != Target::End {
-            self.positional.occupy(id, Span { start: offset, end: before });
+            self.overwrites.occupy(id, Span { start: offset, end: before });
         }
         let owner = members[0].0.clone();
         let edges = SmallVec1::new();
@@ -409,7 +409,7 @@ impl<T: Clone + PartialEq> Core<T> {
             writes_through: self.props.writes_through,
             is_device: self.props.is_device,
             others_in_flight: self.in_flight > 0
-                || self.positional.in_flight() > 0
+                || self.overwrites.in_flight() > 0
                 || self.flushes.running(),
             unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),
             allocates: allocates && !self.props.without_journal,

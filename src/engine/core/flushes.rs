@@ -53,7 +53,7 @@ impl<T: Clone + PartialEq> Core<T> {
             .map(|range| range.id)
             .min()
             .into_iter()
-            .chain(self.positional.oldest_in_flight())
+            .chain(self.overwrites.oldest_in_flight())
             .min()
     }
 

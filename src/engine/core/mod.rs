@@ -31,7 +31,7 @@ use crate::rules::merge::{self, FULL_REQUESTS_MAX, Limits, Refusals, Span};
 use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 use crate::sys::probe::{Facts, is_without_journal};
-use overwrites_in_flight::Positional;
+use overwrites_in_flight::Overwrites;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -340,7 +340,7 @@ pub struct Core<T> {
     /// passes it: data above `written` is neither visible nor acknowledged.
     late: Vec<(u64, Member<T>)>,
     in_flight: usize,
-    positional: Positional<T>,
+    overwrites: Overwrites<T>,
     flushes: Flushes,
     flushing: Option<FlushInFlight<T>>,
     /// The next flush waits for the requests in flight up to this id.
@@ -376,7 +376,7 @@ impl<T: Clone + PartialEq> Core<T> {
             reserved: VecDeque::new(),
             late: Vec::new(),
             in_flight: 0,
-            positional: Positional::new(props.offset_unit),
+            overwrites: Overwrites::new(props.offset_unit),
             flushes: Flushes::default(),
             flushing: None,
             flush_after: None,
@@ -589,8 +589,8 @@ impl<T: Clone + PartialEq> Core<T> {
             },
         }
         self.settle(out);
-        self.positional.vacate(id);
-        if self.positional.waits() {
+        self.overwrites.vacate(id);
+        if self.overwrites.waits() {
             self.release_overwrites(out);
         }
         self.let_late_ones_go(out);
@@ -620,7 +620,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 out.answer(token, Err(stopped.clone()));
             }
         }
-        self.positional.fail_waiting(&stopped, out);
+        self.overwrites.fail_waiting(&stopped, out);
         self.settle(out);
     }
 

@@ -20,7 +20,7 @@ impl<T: Clone + PartialEq> Core<T> {
             return self.send_overwrite(offset, member, out);
         }
         let token = member.token.clone();
-        if self.positional.hold(offset, member) {
+        if self.overwrites.hold(offset, member) {
             out.calls.push((token, LeaderTask::Overwrite));
         }
     }
@@ -38,7 +38,7 @@ impl<T: Clone + PartialEq> Core<T> {
             return;
         }
         if writes.len() > 1 {
-            writes.into_iter().for_each(|(offset, member)| self.positional.wait(offset, member));
+            writes.into_iter().for_each(|(offset, member)| self.overwrites.wait(offset, member));
             self.release_overwrites(out);
         } else if let Some((offset, member)) = writes.pop() {
             self.send_overwrite(offset, member, out);
@@ -47,7 +47,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     pub(super) fn release_overwrites(&mut self, out: &mut Outbox<T>) {
         let ends = self.ends();
-        self.positional.release(
+        self.overwrites.release(
             self.props.limits,
             ends,
             &mut self.next_id,
@@ -59,12 +59,12 @@ impl<T: Clone + PartialEq> Core<T> {
 
     fn send_overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
         let span = Span::at(offset, member.segment.len());
-        if self.positional.touches(span) {
+        if self.overwrites.touches(span) {
             self.refusals.count(Refusal::Order);
-            return self.positional.hold_up(offset, member);
+            return self.overwrites.hold_up(offset, member);
         }
-        if self.positional.must_wait(span, self.ends()) {
-            return self.positional.wait(offset, member);
+        if self.overwrites.must_wait(span, self.ends()) {
+            return self.overwrites.wait(offset, member);
         }
         // The range may be a hole, or shared with another file. The repeated write finds out
         // (`RequestIo`).
@@ -81,7 +81,7 @@ impl<T: Clone + PartialEq> Core<T> {
         out: &mut Outbox<T>,
     ) {
         let (id, ends) = (self.next_id(), self.ends());
-        self.positional.send(id, vec![(span, member)], sync_method, ends, out);
+        self.overwrites.send(id, vec![(span, member)], sync_method, ends, out);
         self.pad();
     }
 
@@ -96,14 +96,14 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Records that a write in flight moves i_size to the end of the last unit.
     fn pad(&mut self) {
-        if self.positional.pads() {
+        if self.overwrites.pads() {
             self.sizes.grow_to(self.sizes.written.next_multiple_of(self.props.offset_unit));
         }
     }
 
     /// Submits the writes of a cohort: their leader is awake.
     pub(super) fn send_overwrites(&mut self, out: &mut Outbox<T>) {
-        self.positional.let_go();
+        self.overwrites.let_go();
         if self.wedged() {
             return self.fail_all(out);
         }
@@ -116,7 +116,7 @@ impl<T: Clone + PartialEq> Core<T> {
         result: Result<(), Failure>,
         out: &mut Outbox<T>,
     ) {
-        let done = self.positional.complete(id);
+        let done = self.overwrites.complete(id);
         if let (Some(physical), Err(_)) = (done.pads, &result) {
             // The engine took that back.
             self.sizes.unpad(physical);
@@ -126,9 +126,9 @@ impl<T: Clone + PartialEq> Core<T> {
                 // One of them failed, and the kernel does not say which. Each is repeated, to fail
                 // alone. One that shares a unit with the one before waits for it.
                 for (span, member) in done.members {
-                    let must_wait = self.positional.must_wait(span, self.ends());
-                    if must_wait || self.positional.touches(span) {
-                        self.positional.hold_up(span.start, member);
+                    let must_wait = self.overwrites.must_wait(span, self.ends());
+                    if must_wait || self.overwrites.touches(span) {
+                        self.overwrites.hold_up(span.start, member);
                     } else {
                         self.send_alone(span, member, done.sync_method, out);
                     }

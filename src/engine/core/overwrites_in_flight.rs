@@ -1,4 +1,5 @@
-//! Overwrites in flight, and those that wait.
+//! Overwrites in flight, and those that wait. An extending request that begins below the end
+//! occupies its bytes here as well.
 //!
 //! A part of a unit is written with the rest of it. So a write waits while it shares a unit with
 //! one that is in flight or waits itself. A write also waits for its cohort, so that adjacent ones
@@ -45,7 +46,7 @@ struct WaitingOverwrite<T> {
 
 /// The overwrites of one file.
 #[derive(Debug)]
-pub(super) struct Positional<T> {
+pub(super) struct Overwrites<T> {
     /// Length in bytes: a write replaces whole ones.
     unit: u64,
     in_flight: Vec<OverwriteInFlight<T>>,
@@ -56,7 +57,7 @@ pub(super) struct Positional<T> {
     arrivals: u64,
 }
 
-impl<T: Clone> Positional<T> {
+impl<T: Clone> Overwrites<T> {
     pub fn new(unit: u64) -> Self {
         let (in_flight, waiting, held) = (Vec::new(), Vec::new(), Vec::new());
         Self { unit, in_flight, waiting, held, arrivals: 0 }

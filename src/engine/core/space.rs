@@ -37,7 +37,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let extending = space.marker.is_some() || space.need.is_some();
         let has_cause = match space.ends {
             // A write of the last unit beside the truncate would extend the file again.
-            true => self.in_flight == 0 && !self.positional.reaches_behind(self.sizes.written),
+            true => self.in_flight == 0 && !self.overwrites.reaches_behind(self.sizes.written),
             false => space.need.is_some() || (extending && low),
         };
         let may_run = !space.paused && self.stopped.is_none();
