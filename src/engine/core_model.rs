@@ -553,7 +553,7 @@ impl Model {
                 let mut job = None;
                 // Before its outbox is handled, since that may start the next grower.
                 self.step(|core, out| job = core.next_growth(room, out));
-                if let Some(job) = job.filter(|job| job.ends.is_some()) {
+                if let Some(job) = job.filter(|job| job.truncate_to.is_some()) {
                     // Its marker is the one that is written.
                     self.grower = Grower::Working(job);
                 } else if let Some(job) = job {
@@ -574,7 +574,7 @@ impl Model {
                 }
             }
             Grower::Working(job) => {
-                let is_refused = self.harsh && job.ends.is_none() && self.random.one_in(12);
+                let is_refused = self.harsh && job.truncate_to.is_none() && self.random.one_in(12);
                 match job.announced {
                     true => assert_eq!(self.core.marker(), Some(job.marker), "seed {}", self.seed),
                     // Either the marker or the space is refused.
@@ -598,7 +598,7 @@ impl Model {
                         self.core.on_marked(next);
                     }
                 }
-                if let Some(end) = job.ends.filter(|_| !fails) {
+                if let Some(end) = job.truncate_to.filter(|_| !fails) {
                     self.end_growth(end);
                 } else if fails {
                     let wedges = self.random.one_in(3);

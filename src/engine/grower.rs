@@ -87,7 +87,7 @@ impl Engine {
             let Some(job) = job else { return };
             // All waiters need the marker of such a job. Without space for it they fail, rather
             // than ask for it again at once.
-            let (marks_only, ends) = (job.plan.is_none(), job.ends.is_some());
+            let (marks_only, ends_growth) = (job.plan.is_none(), job.truncate_to.is_some());
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result
                 && !matches!(failure.kind, ErrorKind::NoSpace(_))
@@ -97,7 +97,7 @@ impl Engine {
                 log::warn!("dioxide: no growth ahead: {}", failure.cause);
             }
             self.step(|core, out| match result {
-                Ok(_) if ends => core.on_growth_ended(out),
+                Ok(_) if ends_growth => core.on_growth_ended(out),
                 Ok(physical) => core.on_grown(Ok(physical), out),
                 Err(failure)
                     if matches!(failure.kind, ErrorKind::NoSpace(_))
@@ -149,7 +149,7 @@ impl Engine {
             let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
             return Err(Failure { kind, cause, wedges: false });
         }
-        if let Some(end) = job.ends {
+        if let Some(end) = job.truncate_to {
             return self.end_growth(job.marker, end, physical).map_err(fail);
         }
         if !job.announced {

@@ -159,7 +159,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Returns what can be done with the oldest waiting group. Changes nothing.
     fn oldest(&self) -> Oldest {
-        let Some(group) = self.waiting.front().filter(|_| !self.space.ends) else {
+        let Some(group) = self.waiting.front().filter(|_| !self.space.growth_ends) else {
             return Oldest::Waits;
         };
         let place = group.place();
@@ -168,7 +168,7 @@ impl<T: Clone + PartialEq> Core<T> {
             Target::At(offset) => offset,
         };
         if place != Target::End && group.fitting(offset, self.sizes.reserved) > 0 {
-            let end = group.ends(offset).next().expect("a group has members");
+            let end = group.member_ends(offset).next().expect("a group has members");
             return match self.lacks_unit(end) {
                 Some(least) => Oldest::LacksUnit(Need { start: offset, least, end: least }),
                 None => Oldest::Inside(offset),
@@ -193,7 +193,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         let unit = self.unit_of(place);
         let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
-        let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
+        let mut ends = group.member_ends(offset).map(|end| end.next_multiple_of(unit));
         let least = ends.next().expect("a group has members");
         let need = Need { start: offset, least, end: ends.last().unwrap_or(least) };
         if self.marker_must_change(place) || fitting == 0 {
@@ -545,7 +545,7 @@ impl<T> WaitingGroup<T> {
     }
 
     /// The ends of the adjacent members from the first on, if that is written at `offset`.
-    fn ends(&self, offset: u64) -> impl Iterator<Item = u64> {
+    fn member_ends(&self, offset: u64) -> impl Iterator<Item = u64> {
         self.members.iter().scan(offset, |end, (place, member)| {
             let is_next = matches!(place, Target::End) || *place == Target::At(*end);
             *end += member.segment.len();
@@ -555,7 +555,7 @@ impl<T> WaitingGroup<T> {
 
     /// Number of adjacent members that end at `limit` or below.
     fn fitting(&self, offset: u64, limit: u64) -> usize {
-        self.ends(offset).take_while(|end| *end <= limit).count()
+        self.member_ends(offset).take_while(|end| *end <= limit).count()
     }
 }
 

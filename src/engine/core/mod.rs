@@ -235,7 +235,7 @@ pub struct GrowthJob {
     /// `None` if only the marker must change.
     pub plan: Option<Plan>,
     /// Growth ends: truncate to this offset, then remove the marker.
-    pub ends: Option<u64>,
+    pub truncate_to: Option<u64>,
 }
 
 /// One operation that waits or is in flight.
@@ -314,7 +314,7 @@ struct Space {
     exhausted: bool,
     /// Growth was refused for good, and the marker still stands. No extending request is submitted
     /// until it is removed.
-    ends: bool,
+    growth_ends: bool,
 }
 
 /// The flush in flight, which may wait for that of another file.
@@ -399,7 +399,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 grower_running: false,
                 paused: false,
                 exhausted: false,
-                ends: false,
+                growth_ends: false,
             },
             cohort: 1,
             expected: 1,
@@ -674,7 +674,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Records that the marker was removed.
     pub fn on_unmarked(&mut self) {
         self.space.marker = None;
-        if std::mem::take(&mut self.space.ends) {
+        if std::mem::take(&mut self.space.growth_ends) {
             self.space.prepared = None;
         }
     }

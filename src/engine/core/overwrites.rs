@@ -1,6 +1,6 @@
 //! Writes below the end that go through the core. Durable ones share a flush.
 
-use super::overwrites_in_flight::Ends;
+use super::overwrites_in_flight::FileEnds;
 use super::{Core, Failure, LeaderTask, Member, Outbox, SmallVec1};
 use crate::error::ErrorKind;
 use crate::rules::flush::SyncMethod;
@@ -46,10 +46,10 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     pub(super) fn release_overwrites(&mut self, out: &mut Outbox<T>) {
-        let ends = self.ends();
+        let file_ends = self.file_ends();
         self.overwrites.release(
             self.props.limits,
-            ends,
+            file_ends,
             &mut self.next_id,
             &mut self.refusals,
             out,
@@ -63,7 +63,7 @@ impl<T: Clone + PartialEq> Core<T> {
             self.refusals.count(Refusal::Order);
             return self.overwrites.hold_up(offset, member);
         }
-        if self.overwrites.must_wait(span, self.ends()) {
+        if self.overwrites.must_wait(span, self.file_ends()) {
             return self.overwrites.wait(offset, member);
         }
         // The range may be a hole, or shared with another file. The repeated write finds out
@@ -80,18 +80,18 @@ impl<T: Clone + PartialEq> Core<T> {
         sync_method: Option<SyncMethod>,
         out: &mut Outbox<T>,
     ) {
-        let (id, ends) = (self.next_id(), self.ends());
-        self.overwrites.send(id, vec![(span, member)], sync_method, ends, out);
+        let (id, file_ends) = (self.next_id(), self.file_ends());
+        self.overwrites.send(id, vec![(span, member)], sync_method, file_ends, out);
         self.pad();
     }
 
-    fn ends(&self) -> Ends {
+    fn file_ends(&self) -> FileEnds {
         let Sizes { written, physical, .. } = self.sizes;
-        let move_now = match self.space.prepared {
+        let are_moving = match self.space.prepared {
             None => self.in_flight > 0,
-            Some(_) => self.space.ends && self.space.grower_running,
+            Some(_) => self.space.growth_ends && self.space.grower_running,
         };
-        Ends { written, physical, move_now }
+        FileEnds { written, physical, are_moving }
     }
 
     /// Records that a write in flight moves i_size to the end of the last unit.
@@ -126,7 +126,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 // One of them failed, and the kernel does not say which. Each is repeated, to fail
                 // alone. One that shares a unit with the one before waits for it.
                 for (span, member) in done.members {
-                    let must_wait = self.overwrites.must_wait(span, self.ends());
+                    let must_wait = self.overwrites.must_wait(span, self.file_ends());
                     if must_wait || self.overwrites.touches(span) {
                         self.overwrites.hold_up(span.start, member);
                     } else {

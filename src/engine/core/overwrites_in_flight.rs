@@ -26,11 +26,11 @@ pub(super) struct OverwriteInFlight<T> {
 
 /// The ends of the file for a write below them: of the data, and of the space.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct FileEnds {
     pub written: u64,
     pub physical: u64,
     /// A request or the end of growth moves i_size, and may truncate to `written`.
-    pub move_now: bool,
+    pub are_moving: bool,
 }
 
 /// A write that waits.
@@ -116,8 +116,8 @@ impl<T: Clone> Overwrites<T> {
 
     /// Whether a write must wait while i_size moves: it writes the last unit, as far as there is
     /// one.
-    pub fn must_wait(&self, span: Span, ends: Ends) -> bool {
-        ends.move_now && span.whole(self.unit).end > ends.written
+    pub fn must_wait(&self, span: Span, file_ends: FileEnds) -> bool {
+        file_ends.are_moving && span.whole(self.unit).end > file_ends.written
     }
 
     /// Lets no write of these bytes go while request `id` is in flight: an extending request that
@@ -144,21 +144,21 @@ impl<T: Clone> Overwrites<T> {
         id: u64,
         members: Vec<(Span, Member<T>)>,
         sync_method: Option<SyncMethod>,
-        ends: Ends,
+        file_ends: FileEnds,
         out: &mut Outbox<T>,
     ) {
         let span = Span { start: members[0].0.start, end: members[members.len() - 1].0.end };
         let segments = members.iter().map(|(_, member)| member.segment).collect();
         let owner = members[0].1.token.clone();
         let units = span.whole(self.unit);
-        let pads = (units.end > ends.physical).then_some(ends.physical);
+        let pads = (units.end > file_ends.physical).then_some(file_ends.physical);
         let work = Work::Write {
             segments,
             offset: span.start,
             head: 0,
             sync_method,
             extends: pads,
-            fill: Fill::Kept(ends.written),
+            fill: Fill::Kept(file_ends.written),
             edges: SmallVec1::new(),
             composed: None,
         };
@@ -177,7 +177,7 @@ impl<T: Clone> Overwrites<T> {
     pub fn release(
         &mut self,
         limits: Limits,
-        ends: Ends,
+        file_ends: FileEnds,
         next_id: &mut u64,
         refusals: &mut Refusals,
         out: &mut Outbox<T>,
@@ -192,7 +192,7 @@ impl<T: Clone> Overwrites<T> {
         runs.sort_by_key(|(run, _)| run.iter().map(|write| write.arrival).min());
         for (run, refusal) in runs {
             let crossed = |units: &Span| run.iter().any(|write| write.span.overlaps(units));
-            let waits = self.must_wait(run[run.len() - 1].span, ends)
+            let waits = self.must_wait(run[run.len() - 1].span, file_ends)
                 || self.in_flight.iter().any(|other| crossed(&other.span))
                 || self.waiting.iter().any(|older| crossed(&older.span.whole(self.unit)));
             if waits {
@@ -208,7 +208,8 @@ impl<T: Clone> Overwrites<T> {
             *next_id += 1;
             let members: Vec<_> = run.into_iter().map(|write| (write.span, write.member)).collect();
             let durable = members.iter().any(|(_, member)| member.durable);
-            self.send(*next_id, members, durable.then_some(SyncMethod::SharedFlush), ends, out);
+            let sync_method = durable.then_some(SyncMethod::SharedFlush);
+            self.send(*next_id, members, sync_method, file_ends, out);
         }
     }
 

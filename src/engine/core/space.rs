@@ -35,7 +35,7 @@ impl<T: Clone + PartialEq> Core<T> {
             && !self.is_sufficient()
             && space.planner.below_low_water(self.sizes.ahead());
         let extending = space.marker.is_some() || space.need.is_some();
-        let has_cause = match space.ends {
+        let has_cause = match space.growth_ends {
             // A write of the last unit beside the truncate would extend the file again.
             true => self.in_flight == 0 && !self.overwrites.reaches_behind(self.sizes.written),
             false => space.need.is_some() || (extending && low),
@@ -93,13 +93,13 @@ impl<T: Clone + PartialEq> Core<T> {
     pub fn next_growth(&mut self, room: SpaceLimits, out: &mut Outbox<T>) -> Option<GrowthJob> {
         while self.wants_growth() {
             let sizes = self.sizes;
-            if self.space.ends {
+            if self.space.growth_ends {
                 let marker = self.space.marker.expect("growth ends when it is away");
                 return Some(GrowthJob {
                     marker,
                     announced: true,
                     plan: None,
-                    ends: Some(sizes.reserved),
+                    truncate_to: Some(sizes.reserved),
                 });
             }
             let missing = self.space.need.filter(|need| need.least > sizes.physical);
@@ -108,10 +108,15 @@ impl<T: Clone + PartialEq> Core<T> {
                 // It replaces the marker that announced the next step.
                 self.space.announced = None;
                 let marker = self.next_marker(sizes.physical, sizes.physical);
-                return Some(GrowthJob { marker, announced: false, plan: None, ends: None });
+                return Some(GrowthJob { marker, announced: false, plan: None, truncate_to: None });
             }
             if let Some((marker, plan)) = self.take_announced(missing, room) {
-                return Some(GrowthJob { marker, announced: true, plan: Some(plan), ends: None });
+                return Some(GrowthJob {
+                    marker,
+                    announced: true,
+                    plan: Some(plan),
+                    truncate_to: None,
+                });
             }
             match self.space.planner.plan(sizes.physical, sizes.reserved, missing, room) {
                 Some(plan) => {
@@ -120,7 +125,7 @@ impl<T: Clone + PartialEq> Core<T> {
                         marker,
                         announced: false,
                         plan: Some(plan),
-                        ends: None,
+                        truncate_to: None,
                     });
                 }
                 None => self.on_grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
@@ -268,7 +273,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// fails the waiting operations.
     pub fn on_growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
         let is_needed = self.space.need.take().is_some();
-        let was_ending = std::mem::take(&mut self.space.ends);
+        let was_ending = std::mem::take(&mut self.space.growth_ends);
         // A file whose end is unknown must change only as its marker announces.
         let may_end =
             !was_ending && self.space.held.is_none() && os_error::is_refusal(&failure.kind);
@@ -277,7 +282,7 @@ impl<T: Clone + PartialEq> Core<T> {
         } else if may_end && self.space.marker.is_none() {
             self.space.prepared = None;
         } else if may_end && is_needed {
-            self.space.ends = true;
+            self.space.growth_ends = true;
         } else if may_end {
             // The space ahead remains usable.
             self.space.exhausted = true;
