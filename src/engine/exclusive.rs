@@ -110,7 +110,7 @@ impl Engine {
     }
 
     fn put_away(&self) -> Result<()> {
-        self.recover_by()?;
+        self.restore_size()?;
         self.punch_holes();
         if !self.backend.needs_close() {
             return Ok(());
@@ -151,7 +151,9 @@ impl Engine {
         }
     }
 
-    fn recover_by(&self) -> Result<()> {
+    /// Makes the length the size again, durably, and removes the marker. Beside another writer,
+    /// leaves the file grown with a marker.
+    fn restore_size(&self) -> Result<()> {
         self.check_usable(Operation::Close)?;
         let fail = |error: std::io::Error| self.failure(Operation::Close, &error);
         let (sizes, marker, held) = {

@@ -389,8 +389,9 @@ impl Engine {
         Ok(pass)
     }
 
-    /// Refuses new operations, and waits until the reactors have released the file.
-    pub fn close(&self) {
+    /// Refuses new operations, and waits until the reactors have released the file. Truncates and
+    /// unlocks nothing: for an engine that only reads.
+    pub fn release(&self) {
         // A waker in a reactor may wait for this thread's own queues.
         queue::settle_own();
         self.refuse_all();

@@ -320,7 +320,7 @@ fn only_grew(before: &[u8], now: &[u8]) -> bool {
 impl Drop for ReadHandle {
     fn drop(&mut self) {
         if let Some(engine) = self.engine_of_device() {
-            engine.close();
+            engine.release();
         }
     }
 }
