@@ -74,9 +74,9 @@ pub struct Marker {
     /// Different for each marker of a file. Successive markers of one writer in one life of the
     /// file count up.
     pub epoch: u32,
-    /// A count in that life, modulo 256. A marker that announces a new life of the file adds 1, and
-    /// one that announces a truncate adds 2. Readers distinguish growth from truncation by it.
-    /// Absent in markers of version 1.
+    /// A count in that life, modulo 256. A marker that announces a truncate or a recycle adds 1.
+    /// The marker after a truncate adds 1 more, so that readers of either read again. Absent in
+    /// markers of version 1.
     pub truncations: Option<u8>,
 }
 
