@@ -304,25 +304,23 @@ impl Engine {
 
     fn course_of_write(&self, data: &[u8], offset: u64, durable: bool) -> Result<Course> {
         let end = self.end_of_write(data.len() as u64, offset)?;
-        let len = self.len();
-        let extends = end > len;
-        // An append may rewrite a partial last block.
-        let is_apart = self.is_device || end <= len / self.alignment.append * self.alignment.append;
-        match () {
-            () if data.is_empty() => Ok(Course::Done(0)),
-            // The core need not know: the file system orders overlapping writes, and there is no
-            // flush to share or to fail.
-            () if is_apart
-                && !extends
-                && !self.writes_parts()
-                && self.needs_no_packing(data, offset)
-                && !self.flushes_each_write
-                && (!durable || self.writes_through) =>
-            {
-                Ok(Course::Direct(data.len() as u64))
-            }
-            () => Ok(Course::Core(Dio::Write(Segment::of(data), offset))),
+        if data.is_empty() {
+            return Ok(Course::Done(0));
         }
+        let append_unit = self.alignment.append;
+        // An append may rewrite a partial last block.
+        let is_in_full_blocks = self.is_device || end <= self.len() / append_unit * append_unit;
+        // The core need not know: the file system orders overlapping writes, and there is no flush
+        // to share or to fail.
+        let is_direct = is_in_full_blocks
+            && !self.writes_parts()
+            && self.needs_no_packing(data, offset)
+            && !self.flushes_each_write
+            && (!durable || self.writes_through);
+        Ok(match is_direct {
+            true => Course::Direct(data.len() as u64),
+            false => Course::Core(Dio::Write(Segment::of(data), offset)),
+        })
     }
 
     /// The end of a write. Fails if that is impossible on this file.
