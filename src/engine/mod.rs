@@ -269,14 +269,14 @@ impl Engine {
     /// Whether one flush can be that of both files.
     pub fn shares_flushes_with(&self, other: &Self) -> bool {
         match (&self.journal, &other.journal) {
-            (Ok(one), Ok(other)) => Arc::ptr_eq(one, other) && !self.fs.is_apart(),
+            (Ok(one), Ok(other)) => Arc::ptr_eq(one, other) && !self.fs.has_ended_sharing(),
             _ => false,
         }
     }
 
     /// Why each flush is one of this file alone, if so.
     pub fn why_no_shared_flush(&self) -> Option<&str> {
-        let ended = || self.fs.is_apart().then_some(FAST_COMMITS);
+        let ended = || self.fs.has_ended_sharing().then_some(FAST_COMMITS);
         self.journal.as_ref().err().map(String::as_str).or_else(ended)
     }
 

@@ -66,8 +66,9 @@ pub(crate) struct FileSystemState {
     domain: Mutex<Domain<Request<Token>>>,
     /// Copy of [`Domain::flushes`], readable without its lock.
     flushes: AtomicUsize,
-    /// Copy of [`Domain::is_apart`]. A child of a fork reads it, and must not wait for the lock.
-    is_apart: AtomicBool,
+    /// Copy of [`Domain::has_ended_sharing`]. A child of a fork reads it, and must not wait for the
+    /// lock.
+    has_ended_sharing: AtomicBool,
     /// Copies of the numbers of the last flush that began, and of the last that has committed.
     begun: AtomicU64,
     committed_to: AtomicU64,
@@ -314,13 +315,13 @@ impl FileSystemState {
         self.change(|domain| domain.begin())
     }
 
-    /// Ends a flush. Returns the number of the last flush begun until then. With `parts`, files
-    /// share no flushes any more.
-    fn end_flush(&self, flush: u64, reached: Option<Reach>, parts: bool) -> u64 {
+    /// Ends a flush. Returns the number of the last flush begun until then. With `ends_sharing`,
+    /// files share no flushes any more.
+    fn end_flush(&self, flush: u64, reached: Option<Reach>, ends_sharing: bool) -> u64 {
         let (ended, sleepers, released) = self.change(|domain| {
             let ended = domain.end(flush, reached);
-            if parts {
-                domain.part();
+            if ends_sharing {
+                domain.end_sharing();
             }
             let sleepers = self.rouse();
             (ended, sleepers, domain.release(|request| request.owner.is_thread()))
@@ -341,7 +342,7 @@ impl FileSystemState {
     fn change<R>(&self, change: impl FnOnce(&mut Domain<Request<Token>>) -> R) -> R {
         let mut domain = self.domain.lock();
         let result = change(&mut domain);
-        self.is_apart.store(domain.is_apart(), Ordering::Relaxed);
+        self.has_ended_sharing.store(domain.has_ended_sharing(), Ordering::Relaxed);
         self.flushes.store(domain.flushes(), Ordering::Relaxed);
         self.begun.store(domain.ledger().begun(), Ordering::Release);
         self.committed_to.store(domain.ledger().committed_to(), Ordering::Release);
@@ -471,8 +472,8 @@ impl FileSystems {
     }
 
     /// Whether files share no flushes any more.
-    pub fn is_apart(&self) -> bool {
-        self.0.iter().any(|fs| fs.is_apart.load(Ordering::Relaxed))
+    pub fn has_ended_sharing(&self) -> bool {
+        self.0.iter().any(|fs| fs.has_ended_sharing.load(Ordering::Relaxed))
     }
 
     /// Whether so many flushes are in flight or waiting that files share them.
@@ -510,10 +511,10 @@ impl FileSystems {
     }
 
     /// Ends a shared flush that committed some files only, so that it covers none. Files share no
-    /// flushes any more if `parts`.
-    pub fn end_in_vain(&self, flush: Flushing, parts: bool) {
+    /// flushes any more if `ends_sharing`.
+    pub fn end_in_vain(&self, flush: Flushing, ends_sharing: bool) {
         for (fs, flush) in self.0.iter().zip(flush.0) {
-            fs.end_flush(flush, None, parts);
+            fs.end_flush(flush, None, ends_sharing);
         }
     }
 
@@ -667,7 +668,7 @@ mod tests {
     fn a_child_waited_for_the_lock_of_the_flushes() {
         let fs = FileSystems::default();
         let _held = fs.0[0].domain.lock();
-        assert!(!fs.is_apart());
+        assert!(!fs.has_ended_sharing());
     }
 
     /// Whether a wedged file system is refused once no file of it is open.

@@ -90,10 +90,12 @@ pub struct FlushContext {
 /// with FUA the flush. Concurrent writers share one flush after plain requests. N requests with
 /// RWF_DSYNC would be N flushes and, into unwritten space, N journal commits.
 pub fn sync_method(context: FlushContext) -> SyncMethod {
-    let FlushContext { writes_through, is_device, others_in_flight, .. } = context;
-    let FlushContext { unstable_below, allocates, has_company, .. } = context;
-    let shares = is_device || others_in_flight || unstable_below || allocates || has_company;
-    if shares && !writes_through { SyncMethod::SharedFlush } else { SyncMethod::Dsync }
+    let shares = context.is_device
+        || context.others_in_flight
+        || context.unstable_below
+        || context.allocates
+        || context.has_company;
+    if shares && !context.writes_through { SyncMethod::SharedFlush } else { SyncMethod::Dsync }
 }
 
 /// What a successful flush makes durable.
@@ -222,7 +224,7 @@ pub struct Domain<T> {
     /// Number of shared flushes since one committed the journal.
     without_commit: u32,
     /// Flushes are not shared any more.
-    is_apart: bool,
+    has_ended_sharing: bool,
     sharers_min: usize,
 }
 
@@ -250,7 +252,7 @@ impl<T> Default for Domain<T> {
     fn default() -> Self {
         let (ledger, waiting) = (Ledger::default(), Vec::new());
         let (phase, election) = (Phase::Idle, Election::default());
-        let (cohort, without_commit, is_apart) = (0, 0, false);
+        let (cohort, without_commit, has_ended_sharing) = (0, 0, false);
         Self {
             ledger,
             waiting,
@@ -259,7 +261,7 @@ impl<T> Default for Domain<T> {
             election,
             cohort,
             without_commit,
-            is_apart,
+            has_ended_sharing,
             sharers_min: SHARERS_MIN,
         }
     }
@@ -291,7 +293,7 @@ impl<T> Domain<T> {
     pub fn share(&mut self, flush: T, needs: Reach, others: usize) -> Option<(Turn, T)> {
         let few = self.is_few(self.out() + others + 1);
         match self.phase {
-            _ if self.is_apart => Some((Turn::Alone, flush)),
+            _ if self.has_ended_sharing => Some((Turn::Alone, flush)),
             Phase::Idle if few => Some((Turn::Alone, flush)),
             Phase::Idle | Phase::Called { is_prompt: false, .. } => {
                 Some((self.elect(needs, true), flush))
@@ -347,13 +349,13 @@ impl<T> Domain<T> {
     }
 
     /// Whether sharing has ended.
-    pub fn is_apart(&self) -> bool {
-        self.is_apart
+    pub fn has_ended_sharing(&self) -> bool {
+        self.has_ended_sharing
     }
 
     /// Ends sharing: a flush of one file covers no other file here.
-    pub fn part(&mut self) {
-        self.is_apart = true;
+    pub fn end_sharing(&mut self) {
+        self.has_ended_sharing = true;
         self.cohort = 0;
     }
 
@@ -372,8 +374,8 @@ impl<T> Domain<T> {
         // Those that are expected are worth a leader only if that one begins at once.
         let out = self.out() - wait;
         let is_few = if soonest.is_some() { self.is_few(out) } else { out < self.sharers_min };
-        if self.is_apart || is_few {
-            let from = if self.is_apart { 0 } else { wait };
+        if self.has_ended_sharing || is_few {
+            let from = if self.has_ended_sharing { 0 } else { wait };
             let alone = self.waiting.drain(from..);
             released.extend(alone.map(|it| (Turn::Alone, it.flush)));
         } else if wait < self.waiting.len() {
@@ -605,7 +607,7 @@ mod tests {
             }
             self.domain.end(number, Some(reach));
             if is_fast {
-                self.domain.part();
+                self.domain.end_sharing();
             }
             let released = self.domain.release(|asked| asked % 2 == 0);
             released.into_iter().for_each(|turn| self.goes_on(Some(turn), false));
