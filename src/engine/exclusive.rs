@@ -54,7 +54,7 @@ impl Engine {
         self.exclusively(|| {
             // A growth that failed meanwhile may have left a marker that the core does not know.
             self.check_usable(Operation::SetLen)?;
-            self.truncate_to(len).map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
+            self.truncate_to(len).map_err(|error| fail(self.judged_kind(Operation::SetLen, &error)))
         })
     }
 
@@ -301,7 +301,7 @@ impl Engine {
     }
 
     fn failure(&self, operation: Operation, error: &std::io::Error) -> Error {
-        self.error(operation, None, self.kind_of(operation, error))
+        self.error(operation, None, self.judged_kind(operation, error))
     }
 
     /// Sets the size, durably, and removes the marker.

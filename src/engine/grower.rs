@@ -367,7 +367,7 @@ impl Engine {
 
     fn growth_failure(&self, error: &std::io::Error) -> Failure {
         let own = self.cause(Operation::Grow, None, error);
-        let kind = self.kind_of(Operation::Grow, error);
+        let kind = self.judged_kind(Operation::Grow, error);
         match self.fs.wedged() {
             Some(cause) => Failure { kind, cause: cause.clone(), wedges: true },
             None => Failure { kind, cause: own, wedges: false },

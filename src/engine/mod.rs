@@ -579,8 +579,9 @@ impl Engine {
         }
     }
 
-    /// The reach that a flush of the file needs, or its turn if it is not shared. Writes back, and
-    /// that may wait, so it comes before [`share`](Self::share): no leader waits here.
+    /// Writes the file back. Returns the reach that its flush needs. `Err` is no error: the flush
+    /// is not shared, and has this turn already. The write-back may wait, so it comes before
+    /// [`share`](Self::share): no leader waits here.
     fn reach_of_flush(&self) -> Result<Reach, Turn> {
         let least = self.journal().least_reach();
         match self.placement.prepare_flush(|| flushed(|| self.backend.write_back())) {
@@ -870,10 +871,8 @@ impl Engine {
         offset: u64,
     ) -> Result<(), Failure> {
         if let Err(error) = &result {
+            self.wedge_if_gone(operation, Some(offset), error);
             let cause = self.cause(operation, Some(offset), error);
-            if os_error::is_gone(error) {
-                self.fs.wedge(cause.clone());
-            }
             // A failed flush wedges the file, whether or not it wedges the file system.
             let wedges = self.fs.wedged().is_some() || operation == Operation::Flush;
             let cause = self.fs.wedged().cloned().unwrap_or(cause);
@@ -891,13 +890,18 @@ impl Engine {
 
     /// Error kind of a failed grow, truncate or close: the first failed flush, if the file system
     /// is wedged.
-    fn kind_of(&self, operation: Operation, error: &std::io::Error) -> ErrorKind {
-        if os_error::is_gone(error) {
-            self.fs.wedge(self.cause(operation, None, error));
-        }
+    fn judged_kind(&self, operation: Operation, error: &std::io::Error) -> ErrorKind {
+        self.wedge_if_gone(operation, None, error);
         match self.fs.wedged() {
             Some(cause) => ErrorKind::Wedged(cause.clone()),
             None => os_error::kind(error),
+        }
+    }
+
+    /// Wedges the file system if the error shows that it is gone.
+    fn wedge_if_gone(&self, operation: Operation, offset: Option<u64>, error: &std::io::Error) {
+        if os_error::is_gone(error) {
+            self.fs.wedge(self.cause(operation, offset, error));
         }
     }
 
