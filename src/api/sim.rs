@@ -167,11 +167,7 @@ impl Disk {
     fn find(&self, request: &OpenRequest, path: &Arc<Path>, name: &str) -> Result<(Sim, Facts)> {
         let fail = |kind| Error::new(Operation::Open, path, None, kind);
         self.check_usable(path)?;
-        if !request.write && (request.create || request.create_new || request.truncate) {
-            return Err(fail(ErrorKind::Unsupported(
-                "create and truncate need write(true)".into(),
-            )));
-        }
+        request.check_read_only().map_err(fail)?;
         let known = self.device.find(name, false).is_some();
         if known && request.create_new {
             return Err(fail(ErrorKind::Os(libc::EEXIST)));

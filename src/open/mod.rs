@@ -96,9 +96,7 @@ pub(crate) fn descriptor(request: &OpenRequest, fd: OwnedFd, path: &Path) -> Res
 /// while readers have it open.
 fn open_read_only(request: &OpenRequest, path: &Arc<Path>) -> Result<FileHandle> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
-    if request.create || request.create_new || request.truncate {
-        return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
-    }
+    request.check_read_only().map_err(fail)?;
     let found = find(path).map_err(fail)?;
     let fd = found
         .open(DIRECT | OFlags::RDONLY, request.descriptor_min)

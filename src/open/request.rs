@@ -1,6 +1,7 @@
 //! The options of an open: access, durability and growth. Plain values; the public builder
 //! `api::options::OpenOptions` documents each.
 
+use crate::error::ErrorKind;
 use crate::rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
 
 /// The values of [`OpenOptions`](crate::OpenOptions).
@@ -39,5 +40,15 @@ impl Default for OpenRequest {
             tail: Tail::default(),
             descriptor_min: 0,
         }
+    }
+}
+
+impl OpenRequest {
+    /// Refuses a read-only open that would create or truncate.
+    pub fn check_read_only(&self) -> Result<(), ErrorKind> {
+        if !self.write && (self.create || self.create_new || self.truncate) {
+            return Err(ErrorKind::Unsupported("create and truncate need write(true)".into()));
+        }
+        Ok(())
     }
 }

@@ -101,11 +101,7 @@ impl MemberPaths {
     }
 
     fn open_read_only(&self, request: &OpenRequest) -> Result<FileHandle> {
-        if request.create || request.create_new || request.truncate {
-            return Err(
-                self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into()))
-            );
-        }
+        request.check_read_only().map_err(|kind| self.fail(kind))?;
         let (descriptors, facts) = self.open_all(OFlags::RDONLY, request.descriptor_min)?;
         let members = OpenMember::all(descriptors.into_iter().map(Syscall::new), facts);
         reader(members, &self.name, self.chunk_bytes, Process::current())
