@@ -39,6 +39,7 @@
 
 mod completion;
 mod files;
+mod mailbox;
 mod op_kind;
 mod operations;
 mod own;
@@ -48,7 +49,6 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod transfers;
-mod wakeup;
 
 pub use completion::Completion;
 pub(crate) use op_kind::OpKind;
@@ -69,6 +69,7 @@ use crate::observe;
 use crate::sync::{is_simulated, nap};
 use completion::Tag;
 use files::QueueFiles;
+use mailbox::Mailbox;
 use operations::{ByReader, Operations, Pending};
 use own::NAP;
 use std::cell::RefCell;
@@ -76,7 +77,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tasks::Tasks;
 use transfers::Transfers;
-use wakeup::Mailbox;
 
 /// A queue, used by one thread.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub(crate) struct Driver {
     depth: usize,
     // First: the ring is dropped before the memory and the files that it works on.
     transfers: Transfers,
-    wakeup: Mailbox,
+    mailbox: Mailbox,
     pool: Option<Arc<Pool>>,
     files: QueueFiles,
     operations: Operations,
@@ -111,7 +111,7 @@ impl Driver {
             operations: Operations::with_capacity(depth.min(4096)),
             transfers: Transfers::new(ring),
             tasks: Tasks::default(),
-            wakeup: Mailbox::new(bell),
+            mailbox: Mailbox::new(bell),
         }));
         own::add(&driver);
         driver
@@ -253,7 +253,7 @@ impl Driver {
             return nap(NAP);
         }
         self.tasks.hold_calls(true);
-        if self.operations.finished() == 0 && !self.wakeup.rang() {
+        if self.operations.finished() == 0 && !self.mailbox.rang() {
             self.sleep(1);
         } else if self.transfers.any_entered() {
             self.transfers.enter(0);
@@ -261,7 +261,7 @@ impl Driver {
         self.work();
         self.hand_over();
         self.tasks.hold_calls(false);
-        self.wakeup.reset_rang();
+        self.mailbox.reset_rang();
     }
 
     /// Makes this the queue of a reactor, which files inform when they are closed.
@@ -271,7 +271,7 @@ impl Driver {
 
     /// The bell that ends a [wait](Self::wait).
     pub fn bell(&self) -> &Arc<Bell> {
-        self.wakeup.bell()
+        self.mailbox.bell()
     }
 
     /// Releases closed files.
@@ -330,12 +330,12 @@ impl Driver {
     fn sleep(&mut self, missing: usize) {
         let alone = self.operations.wait_for_transfers() && missing <= self.transfers.len();
         let wanted = if alone { missing } else { 1 };
-        if own::turn_others(self) || !self.wakeup.bell().may_sleep() {
+        if own::turn_others(self) || !self.mailbox.bell().may_sleep() {
             return;
         }
         match self.transfers.has_ring() {
             true => self.transfers.enter(wanted),
-            false => self.wakeup.bell().sleep(),
+            false => self.mailbox.bell().sleep(),
         }
     }
 
@@ -376,8 +376,8 @@ impl Driver {
         self.tasks.release_calls();
         let _all_or_nothing = AbortOnPanic::armed();
         loop {
-            if self.wakeup.bell().has_rung() {
-                self.look();
+            if self.mailbox.bell().has_rung() {
+                self.on_bell();
             } else if let Some((id, result)) = self.transfers.next() {
                 self.on_call_done(id, result);
             } else if let Some((file, task)) = self.tasks.next() {
@@ -392,15 +392,15 @@ impl Driver {
     }
 
     /// Handles a ring of the bell: there is news, or an awaited event may have happened.
-    fn look(&mut self) {
-        let mut mail = self.wakeup.take_mail();
+    fn on_bell(&mut self) {
+        let mut mail = self.mailbox.take_mail();
         for (number, news) in mail.drain(..) {
             match news {
                 News::Work(task) => self.tasks.push(self.operations.pending[number].file(), task),
                 News::Done(outcome) => self.on_answered(number, outcome),
             }
         }
-        self.wakeup.keep(mail);
+        self.mailbox.keep(mail);
         for (file, request, ended) in self.tasks.take_settling() {
             self.settle_flush(file, request, ended);
         }

@@ -222,7 +222,7 @@ impl Driver {
                 self.change(of, |core, out| core.submit(batch.drain(..), out));
             }
             of = Some(file);
-            batch.push((self.wakeup.token(number), dio, durable));
+            batch.push((self.mailbox.token(number), dio, durable));
             self.operations.with_cores += 1;
         }
         if let Some(of) = of {
@@ -307,7 +307,7 @@ impl Driver {
             if operation.stay.is_some() {
                 return true;
             }
-            file.shuts_out = gate.wake_when_open(self.wakeup.waker());
+            file.shuts_out = gate.wake_when_open(self.mailbox.waker());
         }
         false
     }

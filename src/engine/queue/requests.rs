@@ -28,20 +28,20 @@ impl Driver {
         let engine = self.files[file].engine.clone();
         let ((), out) = engine.change(self.operations.begins_on_many, change);
         for request in out.requests {
-            match self.wakeup.own(&request.owner).is_some() {
+            match self.mailbox.own(&request.owner).is_some() {
                 true => self.tasks.push(file, Task::Request(request)),
                 false => request.owner.clone().assign(Task::Request(request)),
             }
         }
         for (owner, call) in out.calls {
-            match self.wakeup.own(&owner).is_some() {
+            match self.mailbox.own(&owner).is_some() {
                 true => self.tasks.push(file, Task::Lead(call)),
                 false => owner.assign(Task::Lead(call)),
             }
         }
         let mut others = Wakeup::default();
         for (token, outcome) in out.outcomes {
-            match self.wakeup.own(&token) {
+            match self.mailbox.own(&token) {
                 Some(number) => self.on_answered(number, outcome),
                 None => token.finish(outcome, &mut others),
             }
@@ -247,7 +247,7 @@ impl Driver {
     /// Ends a successful flush, once all concurrent flushes have ended.
     pub(super) fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: EndedFlush) {
         let fs = &self.files[file].engine.fs;
-        if fs.is_settled(&ended, self.wakeup.waker()) {
+        if fs.is_settled(&ended, self.mailbox.waker()) {
             let result = fs.believed(Ok(()));
             self.end_request(file, request, result);
         } else {
