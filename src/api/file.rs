@@ -187,7 +187,7 @@ impl File {
     /// repeatedly during the read; retry then.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         match self.inner() {
-            FileHandle::Shared { engine, .. } => engine.read_at(into, offset),
+            FileHandle::Writer { engine, .. } => engine.read_at(into, offset),
             FileHandle::Reader(reader) => reader.read_at(into, offset),
         }
     }
@@ -328,7 +328,7 @@ impl File {
     /// that no two looks agree.
     pub fn len(&self) -> Result<u64> {
         match self.inner() {
-            FileHandle::Shared { engine, .. } => Ok(engine.len()),
+            FileHandle::Writer { engine, .. } => Ok(engine.len()),
             FileHandle::Reader(reader) => reader.len(),
         }
     }
@@ -355,7 +355,7 @@ impl File {
     #[doc(hidden)]
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let statistics = match self.inner() {
-            FileHandle::Shared { engine, .. } => engine.descriptor_of_order(),
+            FileHandle::Writer { engine, .. } => engine.descriptor_of_order(),
             FileHandle::Reader(_) => None,
         };
         statistics.into_iter().chain([self.as_fd()])
@@ -369,13 +369,13 @@ impl File {
     #[doc(hidden)]
     pub fn try_clone_as(&self, durability: Durability) -> Result<Self> {
         match self.inner() {
-            FileHandle::Shared { engine, key, process, .. } => {
+            FileHandle::Writer { engine, key, process, .. } => {
                 if !process.is_current() {
                     return Err(engine.error(Operation::Open, None, ErrorKind::Forked));
                 }
                 let engine = process.registry.join(*key).expect("open as long as this handle is");
                 let durable = durability == Durability::EveryWrite;
-                Ok(Self(Some(FileHandle::Shared { engine, key: *key, process, durable })))
+                Ok(Self(Some(FileHandle::Writer { engine, key: *key, process, durable })))
             }
             FileHandle::Reader(reader) => Ok(Self(Some(FileHandle::Reader(reader.clone())))),
         }
@@ -414,7 +414,7 @@ impl File {
     /// reader.
     pub fn stats(&self) -> Stats {
         match self.inner() {
-            FileHandle::Shared { engine, .. } => engine.stats(),
+            FileHandle::Writer { engine, .. } => engine.stats(),
             FileHandle::Reader(_) => Stats::default(),
         }
     }
@@ -423,7 +423,7 @@ impl File {
     /// alignment, but cost least with it.
     pub fn alignment(&self) -> Alignment {
         match self.inner() {
-            FileHandle::Shared { engine, .. } => engine.alignment,
+            FileHandle::Writer { engine, .. } => engine.alignment,
             FileHandle::Reader(reader) => reader.alignment(),
         }
     }
@@ -440,7 +440,7 @@ impl File {
     /// records. A later search for the end stops before it, and the next truncate destroys it.
     pub fn recovery(&self) -> Option<&Recovery> {
         match self.inner() {
-            FileHandle::Shared { engine, .. } => {
+            FileHandle::Writer { engine, .. } => {
                 engine.recovery.needs_attention().then_some(&engine.recovery)
             }
             FileHandle::Reader(_) => None,
@@ -461,8 +461,8 @@ impl File {
         match self.inner() {
             // The child of a fork must not wait for a lock that a thread of its parent may have
             // held.
-            FileHandle::Shared { engine, process, .. } if process.is_current() => engine.growth(),
-            FileHandle::Shared { .. } | FileHandle::Reader(_) => Growth::None,
+            FileHandle::Writer { engine, process, .. } if process.is_current() => engine.growth(),
+            FileHandle::Writer { .. } | FileHandle::Reader(_) => Growth::None,
         }
     }
 
@@ -475,7 +475,7 @@ impl File {
     /// other files, or was a fast one. Or the file is a reader.
     pub fn shares_flushes(&self) -> std::result::Result<(), &str> {
         match self.inner() {
-            FileHandle::Shared { engine, .. } => engine.why_no_shared_flush().map_or(Ok(()), Err),
+            FileHandle::Writer { engine, .. } => engine.why_no_shared_flush().map_or(Ok(()), Err),
             FileHandle::Reader(_) => Err("it is open for reading"),
         }
     }
@@ -483,7 +483,7 @@ impl File {
     /// When writes through this handle are stable.
     pub fn durability(&self) -> Durability {
         match self.inner() {
-            FileHandle::Shared { durable: true, .. } => Durability::EveryWrite,
+            FileHandle::Writer { durable: true, .. } => Durability::EveryWrite,
             _ => Durability::OnSync,
         }
     }
@@ -494,7 +494,7 @@ impl File {
 
     fn writer(&self, operation: Operation, offset: Option<u64>) -> Result<(&Arc<Engine>, bool)> {
         match self.inner() {
-            FileHandle::Shared { engine, durable, .. } => Ok((engine, *durable)),
+            FileHandle::Writer { engine, durable, .. } => Ok((engine, *durable)),
             reader => Err(reader.error(operation, offset, ErrorKind::ReadOnly)),
         }
     }
@@ -515,7 +515,7 @@ fn gathered<'a>(slices: &'a [IoSlice<'_>]) -> Cow<'a, [u8]> {
 
 fn leave(inner: FileHandle) -> Result<()> {
     match inner {
-        FileHandle::Shared { engine, process, key, .. } => {
+        FileHandle::Writer { engine, process, key, .. } => {
             if process.is_current() {
                 drop(engine);
                 process.registry.leave(key)
@@ -554,7 +554,7 @@ impl AsFd for File {
     /// of the engine.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.inner() {
-            FileHandle::Shared { engine, .. } => engine.backend.descriptor(),
+            FileHandle::Writer { engine, .. } => engine.backend.descriptor(),
             FileHandle::Reader(reader) => reader.as_fd(),
         }
     }

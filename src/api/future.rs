@@ -76,7 +76,7 @@ pub struct AsyncFile {
 impl AsyncFile {
     pub(crate) fn new(file: File, reactor: Reactor) -> Self {
         let target = file.inner().another();
-        if let FileHandle::Shared { engine, process, .. } = &target
+        if let FileHandle::Writer { engine, process, .. } = &target
             && process.is_current()
         {
             // Before the reactor begins an operation, so that no close of the file misses the

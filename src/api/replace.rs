@@ -198,7 +198,7 @@ fn replace_like<T>(
         let mode = Mode::from_raw_mode(if has_group { mode } else { mode & !0o070 });
         rustix::fs::fchmod(&file, mode).map_err(|errno| of(&temporary.path, errno.into()))?;
     }
-    let FileHandle::Shared { engine, .. } = file.inner() else { unreachable!("it writes") };
+    let FileHandle::Writer { engine, .. } = file.inner() else { unreachable!("it writes") };
     let file_systems = engine.file_systems().clone();
     file.close()?;
     fs::rename(&temporary.path, &path).map_err(|error| of(&path, error))?;

@@ -69,7 +69,7 @@ fn flush<F: Borrow<File>>(
 /// Whether one flush can be that of both files.
 fn share_a_flush(one: &File, other: &File) -> bool {
     match (one.inner(), other.inner()) {
-        (FileHandle::Shared { engine: one, .. }, FileHandle::Shared { engine: other, .. }) => {
+        (FileHandle::Writer { engine: one, .. }, FileHandle::Writer { engine: other, .. }) => {
             one.shares_flushes_with(other)
         }
         _ => false,

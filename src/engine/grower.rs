@@ -351,8 +351,8 @@ impl Engine {
         let from = from.next_multiple_of(self.alignment.offset);
         for start in (from..to).step_by(ZEROS_BYTES) {
             let len = (to - start).min(ZEROS_BYTES as u64);
-            let transfer =
-                RequestIo::of_write(len, self.alignment.offset).on(self.flushes_each_write);
+            let transfer = RequestIo::of_write(len, self.alignment.offset)
+                .with_flushes_anyway(self.flushes_each_write);
             let zeros = &[Segment::of(&zeros[..len as usize])];
             let write = || io::write_fully(&*self.backend, zeros, start, transfer);
             match self.flushes_each_write {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) enum FileHandle {
     /// A handle that writes.
-    Shared { engine: Arc<Engine>, key: Key, process: &'static Process, durable: bool },
+    Writer { engine: Arc<Engine>, key: Key, process: &'static Process, durable: bool },
     /// A read-only handle.
     Reader(Arc<ReadHandle>),
 }
@@ -20,8 +20,8 @@ impl FileHandle {
     /// Another handle with the same file and rights, for operations that outlive this handle.
     pub fn another(&self) -> Self {
         match self {
-            Self::Shared { engine, key, process, durable } => {
-                Self::Shared { engine: engine.clone(), key: *key, process, durable: *durable }
+            Self::Writer { engine, key, process, durable } => {
+                Self::Writer { engine: engine.clone(), key: *key, process, durable: *durable }
             }
             Self::Reader(reader) => Self::Reader(reader.clone()),
         }
@@ -29,20 +29,20 @@ impl FileHandle {
 
     /// Prepares the file for a write, as [`Engine::prepare_write`].
     pub fn prepare_write(&self, len: u64, offset: u64) {
-        if let Self::Shared { engine, .. } = self {
+        if let Self::Writer { engine, .. } = self {
             engine.prepare_write(len, offset);
         }
     }
 
     /// Whether that would wait, as [`Engine::must_prepare`].
     pub fn must_prepare(&self, len: u64, offset: u64) -> bool {
-        matches!(self, Self::Shared { engine, .. } if engine.must_prepare(len, offset))
+        matches!(self, Self::Writer { engine, .. } if engine.must_prepare(len, offset))
     }
 
     /// An error of this file.
     pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
         match self {
-            Self::Shared { engine, .. } => engine.error(operation, offset, kind),
+            Self::Writer { engine, .. } => engine.error(operation, offset, kind),
             Self::Reader(reader) => Error::new(operation, reader.path(), offset, kind),
         }
     }

@@ -61,7 +61,7 @@ impl RequestIo {
     }
 
     /// The same, where plain writes flush as well if `flushes_anyway`.
-    pub fn on(self, flushes_anyway: bool) -> Self {
+    pub fn with_flushes_anyway(self, flushes_anyway: bool) -> Self {
         Self { flushes_anyway, ..self }
     }
 
@@ -260,7 +260,8 @@ mod tests {
     #[test]
     fn no_space_where_each_write_flushes_is_told_apart_without_a_write() {
         for dsync in [false, true] {
-            let mut transfer = RequestIo::of_write(4096, 4096).with_flush(dsync).on(true);
+            let mut transfer =
+                RequestIo::of_write(4096, 4096).with_flush(dsync).with_flushes_anyway(true);
             assert!(!transfer.asks_for_space());
             assert!(transfer.on_result(os(libc::ENOSPC)).is_none());
             assert!(transfer.asks_for_space());

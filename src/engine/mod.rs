@@ -639,7 +639,7 @@ impl Engine {
     }
 
     fn transfer_of(&self, work: &Work) -> RequestIo {
-        RequestIo::of_work(work, self.alignment.offset).on(self.flushes_each_write)
+        RequestIo::of_work(work, self.alignment.offset).with_flushes_anyway(self.flushes_each_write)
     }
 
     /// Prepares a request: packs its segments into whole blocks, and begins its flush.

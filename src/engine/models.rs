@@ -776,7 +776,7 @@ fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     );
     let key =
         Key { dev: 1, inode: Some(file.disk.file as u64), part: crate::sys::probe::Part::Whole };
-    let inner = FileHandle::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
+    let inner = FileHandle::Writer { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
     driver
         .borrow_mut()
@@ -890,7 +890,7 @@ impl Futures {
         });
         let engine = made.expect("it is made");
         let file =
-            crate::File::of(FileHandle::Shared { engine, key, process: &PROCESS, durable: false });
+            crate::File::of(FileHandle::Writer { engine, key, process: &PROCESS, durable: false });
         Self { file: Arc::new(reactor.attach(file)), disk, count: Arc::default() }
     }
 

@@ -358,7 +358,7 @@ pub(crate) fn shared(
         engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
     }
     let durable = request.durability == Durability::EveryWrite;
-    Ok(FileHandle::Shared { engine, key, process, durable })
+    Ok(FileHandle::Writer { engine, key, process, durable })
 }
 
 fn make_engine(

@@ -180,7 +180,7 @@ impl Driver {
         let refusal = match file {
             _ if !self.process.is_current() => Some(ErrorKind::Forked),
             // Its gate must not be used: the parent may have shut it.
-            FileHandle::Shared { process, .. } if !process.is_current() => Some(ErrorKind::Forked),
+            FileHandle::Writer { process, .. } if !process.is_current() => Some(ErrorKind::Forked),
             FileHandle::Reader(_) if !matches!(what, OpKind::Read(_)) => Some(ErrorKind::ReadOnly),
             _ => None,
         };
@@ -189,7 +189,7 @@ impl Driver {
             return self.operations.complete(tag, what, buffer, Err(error));
         }
         let (file, durable, by_reader) = match file {
-            FileHandle::Shared { engine, durable, .. } => {
+            FileHandle::Writer { engine, durable, .. } => {
                 (Some(self.attach(engine)), *durable, None)
             }
             FileHandle::Reader(reader) => match reader.engine_of_device() {

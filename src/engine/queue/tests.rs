@@ -62,7 +62,7 @@ fn a_flush_came_back_to_a_file_that_was_let_go() {
 fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
     sim::run(1, || {
         let file = Disk::new(1).open(&log(), "log").unwrap();
-        let FileHandle::Shared { engine, .. } = file.inner() else {
+        let FileHandle::Writer { engine, .. } = file.inner() else {
             unreachable!("it was opened for writing")
         };
         let queue = Queue::new(1);
@@ -88,7 +88,7 @@ fn a_read_that_was_shut_out_failed_after_many_rings() {
         let disk = Disk::new(1);
         let file = disk.open(&log(), "log").unwrap();
         file.append(&blocks(1, 1)).unwrap();
-        let FileHandle::Shared { engine, .. } = file.inner() else {
+        let FileHandle::Writer { engine, .. } = file.inner() else {
             unreachable!("it was opened for writing")
         };
         let reader = disk.open(&OpenOptions::new(), "log").unwrap();

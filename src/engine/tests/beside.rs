@@ -513,7 +513,7 @@ fn ways_to_write(durable: bool) -> [Write; 4] {
     let queued = move |file: &Arc<Engine>, submit: fn(&Queue, &File) -> bool| {
         let (engine, process) = (file.clone(), Process::current());
         let key = Key { dev: 0, inode: Some(0), part: Part::Whole };
-        let file = File::of(FileHandle::Shared { engine, key, process, durable });
+        let file = File::of(FileHandle::Writer { engine, key, process, durable });
         let queue = Queue::new(1);
         assert!(submit(&queue, &file));
         let done = queue.reap(1).next().expect("it was submitted");

@@ -155,7 +155,7 @@ fn handles_of(files: &[SimFile]) -> Handles {
     let handle = |(nth, file): (u64, &SimFile)| {
         let (engine, process) = (file.engine.clone(), Process::current());
         let key = Key { dev: u64::MAX, inode: Some(nth), part: Part::Whole };
-        File::of(FileHandle::Shared { engine, key, process, durable: true })
+        File::of(FileHandle::Writer { engine, key, process, durable: true })
     };
     Handles((0..).zip(files).map(handle).collect())
 }
