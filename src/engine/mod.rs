@@ -714,7 +714,8 @@ impl Engine {
         })
     }
 
-    /// Takes the failure to read a block of a write that was not begun.
+    /// Looks at the size before the failure to read a block ends its write. So
+    /// [`undo`](Self::undo) spares what another program appended.
     fn on_unread_edge(&self, work: &mut Work) {
         let len = work.len();
         if let Work::Write { offset, fill, extends, .. } = work {

@@ -60,7 +60,7 @@ const OPENS_PLACES: u64 = if cfg!(loom) { 1 } else { 4096 };
 
 #[derive(Debug)]
 enum RegistryEntry {
-    /// Being opened, or closed already.
+    /// Being opened; or its engine has closed it, and is being dropped.
     Busy,
     Open {
         engine: Arc<Engine>,

@@ -106,7 +106,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner of a file without growth.
+    /// A planner of a file that has not grown yet.
     pub fn new(growth_config: GrowthConfig) -> Self {
         let next_step = STEP_FIRST_BYTES.min(growth_config.cap_bytes);
         Self { growth_config, next_step, last_step: next_step, first: true }

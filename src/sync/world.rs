@@ -98,8 +98,8 @@ pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
 ///
 /// # Panics
 ///
-/// With the first panic that was [found](Task::found), or that of `main`; and if all threads wait
-/// for each other.
+/// With the first panic that was [found](WorldTask::found), or that of `main`; and if all threads
+/// wait for each other.
 pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, WorldResult) {
     assert!(current().is_none(), "a world inside a world");
     let state = WorldState {

@@ -1,8 +1,8 @@
 //! State machine without I/O for operations that need an order: appends, extending and durable
 //! writes, writes of parts of a block, flushes and growth. The engine holds it under one lock.
 //!
-//! Operations go in by `append`, `write` and `sync`. Requests and outcomes come out. Each request
-//! has an owner, one of the operations that wait for it. `on_completed` reports a performed
+//! Operations go in by `take`, or together by `submit`. Requests and outcomes come out. Each
+//! request has an owner, one of the operations that wait for it. `on_completed` reports a performed
 //! request. The leaf modules and these rules decide everything between:
 //!
 //! 1. Space before offset: an extending write gets its offset only below `physical`, so a full disk
