@@ -464,9 +464,9 @@ impl Engine {
             let news = me.next(durable, group);
             let _all_or_nothing = AbortOnPanic::armed();
             match news {
-                News::Work(Task::Request(request)) => self.perform(request),
-                News::Work(Task::Flush(turn, request)) => self.perform_in_turn(turn, request),
-                News::Work(Task::Lead(call)) => self.on_called(call, durable),
+                News::Task(Task::Request(request)) => self.perform(request),
+                News::Task(Task::Flush(turn, request)) => self.perform_in_turn(turn, request),
+                News::Task(Task::Lead(call)) => self.on_called(call, durable),
                 News::Done(outcome) => return outcome,
             }
         }

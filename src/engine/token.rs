@@ -38,7 +38,7 @@ impl Token {
     pub fn assign(&self, task: Task) {
         match self {
             Self::Thread(waiter) => waiter.assign(task),
-            Self::Queue(inbox, operation) => inbox.post(*operation, News::Work(task)),
+            Self::Queue(inbox, operation) => inbox.post(*operation, News::Task(task)),
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Waiter {
 
 #[derive(Debug, Default)]
 struct NewsSlot {
-    work: Vec<Task>,
+    tasks: Vec<Task>,
     outcome: Option<Outcome>,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Task {
 /// The reason of a wake-up.
 #[derive(Debug)]
 pub(super) enum News {
-    Work(Task),
+    Task(Task),
     Done(Outcome),
 }
 
@@ -129,7 +129,7 @@ impl Waiter {
 
     /// Gives the caller a task.
     pub fn assign(&self, task: Task) {
-        self.slot.lock().work.push(task);
+        self.slot.lock().tasks.push(task);
         let mut wakeup = Wakeup::default();
         self.has_news(&mut wakeup);
         self.sleepers.wake(wakeup);
@@ -171,8 +171,8 @@ impl Waiter {
 
     fn take(&self) -> Option<News> {
         let mut slot = self.slot.lock();
-        match slot.work.pop() {
-            Some(task) => Some(News::Work(task)),
+        match slot.tasks.pop() {
+            Some(task) => Some(News::Task(task)),
             None => slot.outcome.take().map(News::Done),
         }
     }
@@ -203,7 +203,7 @@ mod loom_models {
 
     fn call(news: News) -> LeaderTask {
         match news {
-            News::Work(Task::Lead(call)) => call,
+            News::Task(Task::Lead(call)) => call,
             _ => panic!("no call"),
         }
     }
@@ -211,7 +211,7 @@ mod loom_models {
     fn outcome(news: News) -> Outcome {
         match news {
             News::Done(outcome) => outcome,
-            News::Work(_) => panic!("work behind the outcome"),
+            News::Task(_) => panic!("work behind the outcome"),
         }
     }
 

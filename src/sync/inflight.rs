@@ -94,9 +94,9 @@ impl DrainGate {
     }
 
     /// Ends an operation that began with [`try_enter`](Self::try_enter) of this gate.
-    pub(crate) fn leave(&self, stay: InFlightTicket) {
-        self.count_out(self.shard(stay.number));
-        std::mem::forget(stay);
+    pub(crate) fn leave(&self, ticket: InFlightTicket) {
+        self.count_out(self.shard(ticket.number));
+        std::mem::forget(ticket);
     }
 
     /// Calls `waker` once, when the gate opens. Returns false, without a call, if the gate is open.
@@ -295,9 +295,9 @@ mod tests {
         assert_eq!(bell.0.load(SeqCst), 0);
         drop(alone);
         assert_eq!(bell.0.load(SeqCst), 1);
-        let stay = gate.try_enter().expect("open");
+        let ticket = gate.try_enter().expect("open");
         assert_eq!(gate.in_flight(), 1);
-        gate.leave(stay);
+        gate.leave(ticket);
         assert_eq!(gate.in_flight(), 0);
         drop(gate.shut());
         assert_eq!(bell.0.load(SeqCst), 1, "once");
@@ -329,8 +329,8 @@ mod tests {
     #[test]
     fn an_operation_may_end_in_another_thread() {
         let gate = DrainGate::default();
-        let stay = gate.try_enter().expect("open");
-        std::thread::scope(|scope| drop(scope.spawn(|| gate.leave(stay))));
+        let ticket = gate.try_enter().expect("open");
+        std::thread::scope(|scope| drop(scope.spawn(|| gate.leave(ticket))));
         drop(gate.shut());
     }
 
@@ -374,9 +374,9 @@ mod loom_models {
         }
 
         fn try_enter(&self) -> bool {
-            let Some(stay) = self.gate.try_enter() else { return false };
+            let Some(ticket) = self.gate.try_enter() else { return false };
             self.file.with(drop);
-            self.gate.leave(stay);
+            self.gate.leave(ticket);
             true
         }
 

@@ -207,7 +207,7 @@ impl Driver {
             begun,
             bytes: 0,
             reading: None,
-            stay: None,
+            ticket: None,
             by_reader,
         };
         self.operations.queue(operation);
@@ -311,7 +311,7 @@ impl Driver {
         for operation in self.operations.disown() {
             // The ticket is the parent's, and ends there.
             let error = self.error(&operation, ErrorKind::Forked);
-            std::mem::forget(operation.stay);
+            std::mem::forget(operation.ticket);
             let Pending { tag, what, buffer, .. } = operation;
             self.operations.complete(tag, what, buffer, Err(error));
         }
@@ -396,7 +396,7 @@ impl Driver {
         let mut mail = self.mailbox.take_mail();
         for (number, news) in mail.drain(..) {
             match news {
-                News::Work(task) => self.tasks.push(self.operations.pending[number].file(), task),
+                News::Task(task) => self.tasks.push(self.operations.pending[number].file(), task),
                 News::Done(outcome) => self.on_answered(number, outcome),
             }
         }

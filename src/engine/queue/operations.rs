@@ -38,7 +38,7 @@ pub(super) struct Pending {
     /// Progress of a read, and memory that the kernel may be filling for it.
     pub reading: Option<Reading>,
     /// Its entry at the gate while it is submitted and not finished.
-    pub stay: Option<InFlightTicket>,
+    pub ticket: Option<InFlightTicket>,
     /// For a read of a file through a read-only handle. (A device has an engine of its own.)
     pub by_reader: Option<Box<ByReader>>,
 }
@@ -303,8 +303,8 @@ impl Driver {
         let file = &mut self.files[operation.file()];
         let gate = &file.engine.gate;
         while !file.shuts_out {
-            operation.stay = gate.try_enter();
-            if operation.stay.is_some() {
+            operation.ticket = gate.try_enter();
+            if operation.ticket.is_some() {
                 return true;
             }
             file.shuts_out = gate.wake_when_open(self.mailbox.waker());
@@ -318,8 +318,8 @@ impl Driver {
         let Some(file) = operation.file.take() else { return };
         let file = &mut self.files[file];
         file.outstanding -= 1;
-        if let Some(stay) = operation.stay.take() {
-            file.engine.gate.leave(stay);
+        if let Some(ticket) = operation.ticket.take() {
+            file.engine.gate.leave(ticket);
         }
     }
 

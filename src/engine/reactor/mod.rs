@@ -88,7 +88,7 @@ struct ReactorState {
     given_up: usize,
     worker: Presence,
     /// No handle is left that could list an operation.
-    is_left: bool,
+    has_no_handle: bool,
     /// Number of requests to release closed files, and the last one that was answered.
     asked: u64,
     answered: u64,
@@ -230,7 +230,7 @@ impl Reactor {
             return;
         }
         let mut state = self.state();
-        state.is_left = true;
+        state.has_no_handle = true;
         let bell = state.bell();
         drop(state);
         if let Some(bell) = bell {

@@ -138,11 +138,11 @@ impl Worker {
             {
                 let mut state = self.reactor.state();
                 self.asked.set(state.asked);
-                if state.is_left || state.asked > self.answered.get() {
+                if state.has_no_handle || state.asked > self.answered.get() {
                     // Dropped without the lock, as in `on_given_up`.
                     given_up = state.take_given_up();
                 }
-                if state.is_left && outstanding == 0 && state.listed.is_empty() {
+                if state.has_no_handle && outstanding == 0 && state.listed.is_empty() {
                     return false;
                 }
                 let count = room.min(state.listed.len());
