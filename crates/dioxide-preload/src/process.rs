@@ -119,9 +119,9 @@ extern "C" fn before_fork() {
     if is_inside() {
         return FORKS_INSIDE.set(FORKS_INSIDE.get() + 1);
     }
-    let divided = files::before_fork();
+    let locks = files::before_fork();
     // SAFETY: this thread has the locks, as `HeldLocks` requires.
-    unsafe { *HELD.0.get() = Some(divided) };
+    unsafe { *HELD.0.get() = Some(locks) };
 }
 
 fn take_held() -> Option<ForkLocks> {
@@ -141,9 +141,9 @@ extern "C" fn in_child() {
     OWNER.store(own_number(), Ordering::Relaxed);
     MAY_BE_A_CHILD.set(false);
     keeper::forget();
-    let divided = take_held();
-    let takes_files = divided.is_some();
-    files::in_child(divided, takes_files);
+    let locks = take_held();
+    let takes_files = locks.is_some();
+    files::in_child(locks, takes_files);
 }
 
 /// Before a call that forks without the handlers of `pthread_atfork`. The guard prevents a
@@ -155,14 +155,14 @@ pub fn before_raw_fork() -> Option<Still> {
 /// Forks by such a call, with the locks of a fork held. So in the child no lock of this library
 /// stays locked, and no call waits for a keeper of the parent. The child takes no files over,
 /// because locks of other libraries may stay locked there.
-pub fn raw_fork(divide: impl FnOnce() -> i32) -> i32 {
-    let divided = (files::any_known() && is_own()).then(files::before_fork);
-    let child = divide();
+pub fn raw_fork(fork: impl FnOnce() -> i32) -> i32 {
+    let locks = (files::any_known() && is_own()).then(files::before_fork);
+    let child = fork();
     if child == 0 {
         OWNER.store(own_number(), Ordering::Relaxed);
         MAY_BE_A_CHILD.set(false);
         keeper::forget();
-        files::in_child(divided, false);
+        files::in_child(locks, false);
     }
     child
 }

@@ -102,19 +102,19 @@ pub fn before_fork() -> ForkLocks {
     ForkLocks { _still: still, _numbers: numbers, known, summary, _inside: inside }
 }
 
-/// In the child: forgets all files. `divided` is none if the fork could not take the locks.
-pub fn in_child(divided: Option<ForkLocks>, takes_files: bool) {
+/// In the child: forgets all files. `locks` is none if the fork could not take the locks.
+pub fn in_child(locks: Option<ForkLocks>, takes_files: bool) {
     slots::forget_all();
     forget_taken();
     OVER.store(!takes_files, Ordering::Relaxed);
     // Threads of the parent call exec.
     EXECS.store(0, Ordering::Relaxed);
     EXECUTES.store(0, Ordering::Relaxed);
-    if let Some(mut divided) = divided {
+    if let Some(mut locks) = locks {
         // The other counts are of threads of the parent.
         FORKS.store(1, Ordering::Relaxed);
         // The parent's files, which the child must not close.
-        std::mem::forget(std::mem::take(&mut *divided.known));
-        divided.summary.forget();
+        std::mem::forget(std::mem::take(&mut *locks.known));
+        locks.summary.forget();
     }
 }
