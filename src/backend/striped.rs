@@ -572,6 +572,12 @@ impl Striped {
         }
         Ok(())
     }
+
+    fn record_growth(&self, end: u64) {
+        if let Some(files) = &self.files {
+            files.physical.fetch_max(end, Ordering::AcqRel);
+        }
+    }
 }
 
 /// The error of a volume that is no longer usable.
@@ -865,14 +871,6 @@ fn excluded<'a>(
         }
     }
     Ok(if all_known { Exclusion::Held(held) } else { Exclusion::Unknown })
-}
-
-impl Striped {
-    fn record_growth(&self, end: u64) {
-        if let Some(files) = &self.files {
-            files.physical.fetch_max(end, Ordering::AcqRel);
-        }
-    }
 }
 
 #[cfg(test)]

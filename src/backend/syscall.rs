@@ -63,9 +63,7 @@ impl Syscall {
     pub fn with_lease_of_caller(fd: OwnedFd) -> Self {
         Self { leased: true, ..Self::new(fd) }
     }
-}
 
-impl Syscall {
     /// Whether it wraps a copy of a descriptor with a lease, as under the preload library.
     pub fn has_lease_of_caller(&self) -> bool {
         self.leased

@@ -127,9 +127,7 @@ impl Offers {
             open = self.changed.wait(open);
         }
     }
-}
 
-impl Offers {
     /// Removes a batch without calls left. Pool threads that a stalled member blocks would leave it
     /// here.
     fn withdraw<R: Send + 'static>(&self, calls: &Arc<Calls<R>>) {

@@ -140,9 +140,7 @@ impl RequestIo {
             }
         }
     }
-}
 
-impl RequestIo {
     /// The error of a durable call, after the same call without a flush. If that finds no space
     /// either, the first call did not reach its flush. Otherwise the flush may have failed. Another
     /// program may also have freed space in between: a false error is better than lost data.
