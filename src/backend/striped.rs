@@ -70,7 +70,7 @@ pub(crate) struct Striped {
     /// The limits of one request to a member.
     limits: Limits,
     /// The file system of each member, by number.
-    places: Vec<u64>,
+    file_systems: Vec<u64>,
     /// Without threads in a reader and in the child of a fork.
     pool: CachePadded<ThreadPool>,
     /// None for devices, whose size is fixed.
@@ -110,7 +110,7 @@ pub(crate) struct Members {
     /// The limits of one request to a member.
     pub limits: Limits,
     /// The file system of each member, by number.
-    pub places: Vec<u64>,
+    pub file_systems: Vec<u64>,
     /// The size of the thread pool.
     pub threads_max: usize,
 }
@@ -252,7 +252,7 @@ fn first_missing(pieces: &[merge::Span], mut moved: u64) -> Option<u64> {
 
 impl Striped {
     pub fn new(members: Members) -> Self {
-        let Members { all, header, are_devices, limits, places, threads_max } = members;
+        let Members { all, header, are_devices, limits, file_systems, threads_max } = members;
         let files = (!are_devices).then(|| MemberFiles {
             physical: AtomicU64::new(0),
             extending: Mutex::default(),
@@ -263,7 +263,7 @@ impl Striped {
             members: all,
             header,
             limits,
-            places,
+            file_systems,
             pool: CachePadded(ThreadPool::new(threads_max)),
             files,
             divided: CachePadded::default(),
@@ -503,7 +503,7 @@ impl Striped {
             *end += segment.len();
             Some(*end)
         });
-        let requests = merge::requests(split_at_members(runs, offset, ends), self.limits);
+        let requests = merge::requests(split_at_segment_ends(runs, offset, ends), self.limits);
         if requests.list.len() > 1 {
             self.divided.count(&requests);
         }
@@ -587,7 +587,7 @@ fn gone(what: &str, error: &io::Error) -> io::Error {
 }
 
 /// Splits runs where segments end. Both start at `offset`.
-fn split_at_members(
+fn split_at_segment_ends(
     runs: impl Iterator<Item = MemberRun>,
     offset: u64,
     ends: impl Iterator<Item = u64>,
@@ -784,8 +784,8 @@ impl Backend for Striped {
         let mut free = u64::MAX;
         for (number, member) in self.members.iter().enumerate() {
             // Members on one file system share its free space.
-            let beside =
-                self.places.iter().filter(|place| **place == self.places[number]).count() as u64;
+            let own = self.file_systems[number];
+            let beside = self.file_systems.iter().filter(|&&it| it == own).count() as u64;
             free = free.min(member.free_bytes()? / beside);
         }
         Ok(free.saturating_mul(count))

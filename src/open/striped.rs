@@ -239,17 +239,23 @@ impl MemberPaths {
         facts: &[Facts],
     ) -> Result<(FileSystems, Vec<Locked>)> {
         self.check_distinct(facts)?;
-        let (mut places, mut locked) = (Vec::new(), Vec::new());
+        let (mut file_systems, mut locked) = (Vec::new(), Vec::new());
         for ((path, facts), fd) in self.paths.iter().zip(facts).zip(descriptors) {
             let fail = |kind| Error::new(Operation::Open, path, None, kind);
-            places.push(file_system(process, path, Operation::Open, facts.fs, facts.through)?);
+            file_systems.push(file_system(
+                process,
+                path,
+                Operation::Open,
+                facts.fs,
+                facts.through,
+            )?);
             locked.push(Locked::new(fd, facts).map_err(fail)?);
             // An opener that fails removes what it has created, while others wait for the lock.
             if find(path).map_err(fail)?.key() != Key::of(facts) {
                 return Err(fail(refusal(Errno::STALE)));
             }
         }
-        Ok((FileSystems::joined(&places), locked))
+        Ok((FileSystems::joined(&file_systems), locked))
     }
 
     fn check_distinct(&self, facts: &[Facts]) -> Result<()> {
@@ -565,7 +571,7 @@ fn parts_of(members: &[OpenMember], header: Header, facts: &Facts, threads_max: 
         header: Header { member: 0, ..header },
         are_devices: facts.is_device,
         limits: member_limits(members, header.chunk_bytes, facts.alignment),
-        places: members.iter().map(|member| member.facts.fs).collect(),
+        file_systems: members.iter().map(|member| member.facts.fs).collect(),
         threads_max,
     }
 }
