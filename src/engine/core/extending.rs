@@ -11,6 +11,7 @@ use super::{
     Core, Failure, Fill, LeaderTask, Member, Outbox, Outcome, RangeState, Request, ReservedRange,
     SmallVec1, Target, WaitingGroup, Work,
 };
+use crate::buffer::Segment;
 use crate::error::ErrorKind;
 use crate::rules::flush::{self, FlushContext, SyncMethod};
 use crate::rules::growth::Need;
@@ -326,46 +327,24 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Reserves space at `offset` for the first `count` members of the oldest group, and submits
     /// them.
     pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
-        let group = self.waiting.front_mut().expect("the caller looked at it");
-        let count = count.min(group.members.len());
-        let place = group.place();
-        let mut end = offset;
-        let mut segments = SmallVec1::with_capacity(count);
-        let mut members = SmallVec1::with_capacity(count);
-        let mut durable = false;
-        for (_, member) in group.members.drain(..count) {
-            members.push((member.token, end));
-            durable |= member.durable;
-            end += member.segment.len();
-            segments.push(member.segment);
-        }
-        if group.members.is_empty() {
-            self.waiting.pop_front();
-        } else {
-            group.bytes -= end - offset;
-            group.held_up = false;
-            if group.place() > Target::At(end) {
-                group.begun = true;
-                self.refusals.count(Refusal::Gap);
-            }
-        }
-        let blocks_end = end.next_multiple_of(self.unit_of(place));
-        // A truncate to this also removes what a failed write leaves in the last block.
-        let extends = self.space.prepared.is_none().then_some(self.sizes.reserved);
-        self.sizes.grow_to(blocks_end);
+        let place = self.waiting.front().expect("the caller looked at it").place();
+        let (segments, members, end, durable) = self.take_members(offset, count);
+        let units = Span { start: offset, end }.whole(self.unit_of(place));
         let before = self.sizes.reserved;
+        let moves_eof = self.space.prepared.is_none();
+        // A truncate to this also removes what a failed write leaves in the last block.
+        let extends = moves_eof.then_some(before);
+        self.sizes.grow_to(units.end);
         let span = Span { start: before, end: end.max(before) };
         self.sizes.reserve_to(span.end);
-        self.space.zeros_to = self.space.zeros_to.max(blocks_end);
+        self.space.zeros_to = self.space.zeros_to.max(units.end);
         let fill = match place {
             Target::End => Fill::Appended,
             Target::At(_) => Fill::Kept(before),
         };
-        let units = Span { start: offset, end }.whole(self.unit_of(place));
         let head = self.head(units, before);
-        let allocates = self.space.prepared.is_none();
         let sync_method = durable
-            .then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(allocates) });
+            .then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(moves_eof) });
         let id = self.next_id();
         if offset < before && place != Target::End {
             self.overwrites.occupy(id, Span { start: offset, end: before });
@@ -391,6 +370,39 @@ impl<T: Clone + PartialEq> Core<T> {
             state: RangeState::InFlight(sync_method),
         });
         self.in_flight += 1;
+    }
+
+    /// Takes the first `count` members of the oldest group, which go to `offset` one behind the
+    /// other. Returns their segments, their tokens with offsets, their end, and whether one is
+    /// durable.
+    fn take_members(
+        &mut self,
+        offset: u64,
+        count: usize,
+    ) -> (SmallVec1<Segment>, SmallVec1<(T, u64)>, u64, bool) {
+        let group = self.waiting.front_mut().expect("the caller looked at it");
+        let count = count.min(group.members.len());
+        let mut end = offset;
+        let mut segments = SmallVec1::with_capacity(count);
+        let mut members = SmallVec1::with_capacity(count);
+        let mut durable = false;
+        for (_, member) in group.members.drain(..count) {
+            members.push((member.token, end));
+            durable |= member.durable;
+            end += member.segment.len();
+            segments.push(member.segment);
+        }
+        if group.members.is_empty() {
+            self.waiting.pop_front();
+        } else {
+            group.bytes -= end - offset;
+            group.held_up = false;
+            if group.place() > Target::At(end) {
+                group.begun = true;
+                self.refusals.count(Refusal::Gap);
+            }
+        }
+        (segments, members, end, durable)
     }
 
     /// Length in bytes of the first, separately issued write of a request for `units`. It goes to
