@@ -377,16 +377,16 @@ pub struct Blocking<'a, T> {
 }
 
 enum Calling<T> {
-    Unpolled(Work<T>),
+    Unpolled(BlockingWork<T>),
     Begun(Arc<BlockingCall<T>>),
     Over,
 }
 
-type Work<T> = Box<dyn FnOnce() -> T + Send>;
+type BlockingWork<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// Shared by the future and the thread.
 struct BlockingCall<T> {
-    work: Mutex<Option<Work<T>>>,
+    work: Mutex<Option<BlockingWork<T>>>,
     stage: Mutex<CallStage<T>>,
 }
 
@@ -402,7 +402,7 @@ impl<T: Send + 'static> Blocking<'_, T> {
 }
 
 impl<T: Send + 'static> BlockingCall<T> {
-    fn begin(work: Work<T>) -> Arc<Self> {
+    fn begin(work: BlockingWork<T>) -> Arc<Self> {
         let call = Arc::new(Self {
             work: Mutex::new(Some(work)),
             stage: Mutex::new(CallStage::Running(None)),

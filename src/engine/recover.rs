@@ -45,20 +45,20 @@ pub enum Recover {
 const LOOKS_MAX: u32 = 100;
 
 /// Performs a flush that the ledger counts, and returns its final result.
-pub(crate) type Flushing<'a> = &'a dyn Fn(&dyn Fn() -> io::Result<()>) -> io::Result<()>;
+pub(crate) type CountedFlush<'a> = &'a dyn Fn(&dyn Fn() -> io::Result<()>) -> io::Result<()>;
 
 /// A file in recovery.
 #[derive(Clone, Copy)]
 pub(crate) struct Recovering<'a> {
     pub backend: &'a dyn Backend,
     pub identity: Identity,
-    pub flushing: Flushing<'a>,
+    pub counted: CountedFlush<'a>,
 }
 
 impl Recovering<'_> {
     /// Makes data, size and attributes durable.
     fn make_stable(self) -> io::Result<()> {
-        (self.flushing)(&|| flushed(|| self.backend.sync_all()))
+        (self.counted)(&|| flushed(|| self.backend.sync_all()))
     }
 
     /// Lowers the floor of a striped volume before a truncate, if needed.
@@ -66,7 +66,7 @@ impl Recovering<'_> {
         if !self.backend.needs_lower_floor(len) {
             return Ok(());
         }
-        (self.flushing)(&|| self.backend.lower_floor(len))
+        (self.counted)(&|| self.backend.lower_floor(len))
     }
 }
 

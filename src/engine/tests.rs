@@ -27,7 +27,7 @@ fn recover_by(
     identity: Identity,
     how: Recover,
 ) -> io::Result<(Recovery, Option<Marker>)> {
-    recover::recover_by(Recovering { backend, identity, flushing: &|flush| flush() }, how)
+    recover::recover_by(Recovering { backend, identity, counted: &|flush| flush() }, how)
 }
 
 const SELF: Identity = Identity { inode: 1, birth_time: (1, 1) };

@@ -570,7 +570,7 @@ fn in_order(
         flushing(fs, path, Operation::Recover, flush)
             .map_err(|error| io::Error::other(error.kind().clone()))
     };
-    let recovering = Recovering { backend: file, identity: facts.identity, flushing: &counted };
+    let recovering = Recovering { backend: file, identity: facts.identity, counted: &counted };
     let once = || {
         recover_by(recovering, how)
             .map_err(|error| Error::new(Operation::Recover, path, None, os_error::kind(&error)))

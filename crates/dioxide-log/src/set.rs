@@ -49,13 +49,13 @@ struct Set {
     dir: SetDir,
     /// None once the set is closed.
     pool: Mutex<Option<Arc<PoolThread>>>,
-    logs: Mutex<BTreeMap<String, Arc<Place>>>,
+    logs: Mutex<BTreeMap<String, Arc<LogSlot>>>,
     /// The result of the close.
     closed: Mutex<Option<Result<()>>>,
 }
 
 /// A log, if it was opened. Locked while it is being opened, closed with the set, or removed.
-type Place = Mutex<Option<Log>>;
+type LogSlot = Mutex<Option<Log>>;
 
 impl LogOptions {
     /// Opens the set of logs in a directory. All its logs have these options.
@@ -117,9 +117,9 @@ impl LogSet {
     /// Or as [`LogOptions::open`].
     pub fn log(&self, name: &str) -> Result<Log> {
         check_name(name)?;
-        let place = self.set().place(name);
-        let mut place = locked(&place);
-        if let Some(log) = &*place
+        let slot = self.set().slot(name);
+        let mut slot = locked(&slot);
+        if let Some(log) = &*slot
             && !log.is_closed()
         {
             return Ok(log.clone());
@@ -127,7 +127,7 @@ impl LogSet {
         let pool = self.set().pool()?;
         let dir = self.set().dir.log(name, self.set().options.create)?;
         let log = self.set().options.open_with(Arc::new(dir), pool)?;
-        *place = Some(log.clone());
+        *slot = Some(log.clone());
         Ok(log)
     }
 
@@ -152,13 +152,13 @@ impl LogSet {
     /// Or the error of a system call.
     pub fn remove(&self, name: &str) -> Result<()> {
         check_name(name)?;
-        let place = self.set().place(name);
-        let mut place = locked(&place);
+        let slot = self.set().slot(name);
+        let mut slot = locked(&slot);
         let _pool = self.set().pool()?;
-        if place.as_ref().is_some_and(|log| !log.is_closed()) {
+        if slot.as_ref().is_some_and(|log| !log.is_closed()) {
             return Err(Error::Locked { path: self.set().dir.path().join(name) });
         }
-        *place = None;
+        *slot = None;
         self.set().dir.remove(name)
     }
 
@@ -184,13 +184,13 @@ impl Set {
         locked(&self.pool).clone().ok_or(Error::Closed)
     }
 
-    /// The place of a log. Those of logs that were closed are forgotten.
-    fn place(&self, name: &str) -> Arc<Place> {
+    /// The slot of a log. Those of logs that were closed are forgotten.
+    fn slot(&self, name: &str) -> Arc<LogSlot> {
         let mut logs = locked(&self.logs);
-        if let Some(place) = logs.get(name) {
-            return place.clone();
+        if let Some(slot) = logs.get(name) {
+            return slot.clone();
         }
-        logs.retain(|_, place| Arc::strong_count(place) > 1 || !is_idle(place));
+        logs.retain(|_, slot| Arc::strong_count(slot) > 1 || !is_idle(slot));
         logs.entry(name.into()).or_default().clone()
     }
 
@@ -199,10 +199,10 @@ impl Set {
         if let Some(result) = &*closed {
             return result.clone();
         }
-        // From now on no log is opened, but for those whose place is locked.
+        // From now on no log is opened, but for those whose slot is locked.
         let pool = locked(&self.pool).take();
-        let places: Vec<_> = locked(&self.logs).values().cloned().collect();
-        let logs = places.iter().filter_map(|place| locked(place).take());
+        let slots: Vec<_> = locked(&self.logs).values().cloned().collect();
+        let logs = slots.iter().filter_map(|slot| locked(slot).take());
         let open = logs.filter(|log| !log.is_closed());
         let result = open.map(Log::close).fold(Ok(()), Result::and);
         drop(pool);
@@ -228,9 +228,9 @@ impl Drop for OpenSet {
     }
 }
 
-fn is_idle(place: &Place) -> bool {
+fn is_idle(slot: &LogSlot) -> bool {
     // Without a wait for a close that is running: other names wait for the caller.
-    place.try_lock().is_ok_and(|log| log.as_ref().is_none_or(Log::has_closed))
+    slot.try_lock().is_ok_and(|log| log.as_ref().is_none_or(Log::has_closed))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

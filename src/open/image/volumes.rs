@@ -13,10 +13,10 @@ use std::sync::atomic::AtomicU64;
 /// The open volumes of a process. The lock is held while a volume is opened or put away, so that no
 /// thread finds one half open.
 #[derive(Debug, Default)]
-pub(crate) struct Volumes(Mutex<HashMap<Key, OpenVolume>>);
+pub(crate) struct Volumes(Mutex<HashMap<Key, VolumeEntry>>);
 
 #[derive(Debug)]
-struct OpenVolume {
+struct VolumeEntry {
     volume: Arc<dyn Volume>,
     /// Open files.
     users: usize,
@@ -69,7 +69,7 @@ impl Volumes {
                 let volume = open()?;
                 let writers = usize::from(write);
                 volumes
-                    .insert(key, OpenVolume { volume: volume.clone(), users: 1, writers, write });
+                    .insert(key, VolumeEntry { volume: volume.clone(), users: 1, writers, write });
                 volume
             }
         };
