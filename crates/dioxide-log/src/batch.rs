@@ -8,7 +8,7 @@ use crate::recover::Member;
 use dioxide::Buffer;
 
 /// The size of a frame without payload.
-pub const MARK_BYTES: u64 = HEADER_BYTES;
+pub const EMPTY_FRAME_BYTES: u64 = HEADER_BYTES;
 
 /// The purpose of frames that are to be added. It decides how much of the reserve they leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ impl Purpose {
             Self::Records | Self::Bounds | Self::Copies => RESERVED_BYTES,
             Self::Front { frees: false } => RESERVED_BYTES / 2,
             Self::Back => RESERVED_BYTES / 4,
-            Self::Front { frees: true } => 2 * MARK_BYTES,
-            Self::Closed => MARK_BYTES,
+            Self::Front { frees: true } => 2 * EMPTY_FRAME_BYTES,
+            Self::Closed => EMPTY_FRAME_BYTES,
         }
     }
 }
@@ -253,15 +253,15 @@ mod tests {
         let (some, more) = (Purpose::Front { frees: false }, Purpose::Front { frees: true });
         for (purpose, count) in [(some, 85), (Purpose::Back, 43), (more, 40), (Purpose::Closed, 1)]
         {
-            let mut marks = 0;
-            while batch.fit(MARK_BYTES, u64::MAX, purpose) == Fit::Yes {
+            let mut frames = 0;
+            while batch.fit(EMPTY_FRAME_BYTES, u64::MAX, purpose) == Fit::Yes {
                 batch.push(Kind::Front, Flags::default(), Lsn(1), &[], checksum_of(&[]));
-                marks += 1;
+                frames += 1;
             }
-            assert_eq!(marks, count, "{purpose:?}");
+            assert_eq!(frames, count, "{purpose:?}");
         }
         batch.push(Kind::End, Flags::default(), Lsn(2), &[], checksum_of(&[]));
         assert!(batch.end() <= 64 << 10 && batch.ended());
-        assert_eq!(batch.fit(MARK_BYTES, u64::MAX, Purpose::Closed), Fit::InNextSegment);
+        assert_eq!(batch.fit(EMPTY_FRAME_BYTES, u64::MAX, Purpose::Closed), Fit::InNextSegment);
     }
 }

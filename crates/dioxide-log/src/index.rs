@@ -5,8 +5,8 @@ use crate::format::frame::Kind;
 use crate::lsn::Lsn;
 use std::collections::VecDeque;
 
-/// The distance between two marks of a run. A search reads at most this much in vain.
-const MARK_BYTES: u64 = 64 << 10;
+/// The distance between two samples of a run. A search reads at most this much in vain.
+const SAMPLE_BYTES: u64 = 64 << 10;
 
 /// The place of a record: the number of its segment, and its offset there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +47,8 @@ struct Run {
     end: Lsn,
     /// Records behind the end were removed, so none can follow there.
     complete: bool,
-    /// Some of the records, about one for [`MARK_BYTES`]: always the first.
-    marks: Vec<(Lsn, u64)>,
+    /// Some of the records, about one for [`SAMPLE_BYTES`]: always the first.
+    samples: Vec<(Lsn, u64)>,
 }
 
 /// The records of a log, or of a part of it.
@@ -108,15 +108,15 @@ impl Index {
         match self.runs.back_mut() {
             Some(run) if run.segment == segment && run.end == lsn && !run.complete => {
                 run.end = self.next;
-                let marked = run.marks.last().expect("the first record is marked").1;
-                if offset - marked >= MARK_BYTES {
-                    run.marks.push((lsn, offset));
+                let sampled = run.samples.last().expect("the first record is sampled").1;
+                if offset - sampled >= SAMPLE_BYTES {
+                    run.samples.push((lsn, offset));
                 }
             }
             _ => {
-                let marks = vec![(lsn, offset)];
+                let samples = vec![(lsn, offset)];
                 let (first, end) = (lsn, self.next);
-                self.runs.push_back(Run { segment, first, end, complete: false, marks });
+                self.runs.push_back(Run { segment, first, end, complete: false, samples });
             }
         }
     }
@@ -138,7 +138,7 @@ impl Index {
         if let Some(run) = self.runs.back_mut() {
             run.end = run.end.min(lsn);
             run.complete = true;
-            run.marks.retain(|(marked, _)| *marked < lsn);
+            run.samples.retain(|(sampled, _)| *sampled < lsn);
         }
     }
 
@@ -169,9 +169,9 @@ impl Index {
         }
         let run = self.runs.partition_point(|run| run.end <= lsn);
         let run = self.runs.get(run).filter(|run| run.first <= lsn)?;
-        let after = run.marks.partition_point(|(marked, _)| *marked <= lsn);
-        let (marked, offset) = run.marks[after - 1];
-        Some(Place { segment: run.segment, offset, lsn: marked, run: (run.first, run.end) })
+        let after = run.samples.partition_point(|(sampled, _)| *sampled <= lsn);
+        let (sampled, offset) = run.samples[after - 1];
+        Some(Place { segment: run.segment, offset, lsn: sampled, run: (run.first, run.end) })
     }
 }
 
@@ -261,11 +261,11 @@ mod tests {
                     let place = index.find(Lsn(*lsn)).expect("it is there");
                     prop_assert_eq!(place.segment, *segment);
                     prop_assert!(place.lsn.0 <= *lsn && place.offset <= *offset);
-                    prop_assert!(offset - place.offset < MARK_BYTES + 8000);
-                    // The frames from the mark on lead to the record.
-                    let marked = (place.lsn.0, (place.segment, place.offset));
+                    prop_assert!(offset - place.offset < SAMPLE_BYTES + 8000);
+                    // The frames from the sample on lead to the record.
+                    let sampled = (place.lsn.0, (place.segment, place.offset));
                     let at = |wanted| list.ever.iter().position(|record| *record == wanted);
-                    let steps = at((*lsn, (*segment, *offset))).zip(at(marked));
+                    let steps = at((*lsn, (*segment, *offset))).zip(at(sampled));
                     let steps = steps.map(|(to, from)| (to - from) as u64);
                     prop_assert_eq!(steps, Some(lsn - place.lsn.0));
                 }

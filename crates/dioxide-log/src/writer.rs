@@ -17,7 +17,7 @@
 //! A batch that ends a segment reserves the next segment before. The header of that segment is in
 //! its first batch. The pool (`pool`) makes segments ahead and frees those that are not needed.
 
-use crate::batch::{Batch, Fit, MARK_BYTES, Purpose};
+use crate::batch::{Batch, EMPTY_FRAME_BYTES, Fit, Purpose};
 use crate::error::{Error, Result};
 use crate::format::frame::{Flags, Kind, checksum_of, frame_bytes};
 use crate::format::header::Header;
@@ -404,8 +404,8 @@ impl Writer {
         if !is_first || !is_new || self.is_settled(state) {
             return;
         }
-        if state.batch.fit(MARK_BYTES + bytes, u64::MAX, Purpose::Records) == Fit::Yes {
-            self.mark(state, Kind::Flushed, Lsn(end));
+        if state.batch.fit(EMPTY_FRAME_BYTES + bytes, u64::MAX, Purpose::Records) == Fit::Yes {
+            self.add_empty_frame(state, Kind::Flushed, Lsn(end));
             state.witnessed = end;
         }
     }
@@ -436,7 +436,7 @@ impl Writer {
         state.frames += 1;
     }
 
-    fn mark(&self, state: &mut WriterState, kind: Kind, lsn: Lsn) {
+    fn add_empty_frame(&self, state: &mut WriterState, kind: Kind, lsn: Lsn) {
         self.frame(state, kind, false, lsn, &[], checksum_of(&[]));
     }
 
@@ -517,7 +517,7 @@ impl Writer {
     fn end(&self, state: &mut WriterState) {
         state.following = state.pool.free.pop_front();
         let next = state.index.next();
-        self.mark(state, Kind::End, next);
+        self.add_empty_frame(state, Kind::End, next);
     }
 
     fn wait<'a>(&self, condvar: &Condvar, state: Guard<'a>) -> Guard<'a> {
@@ -839,7 +839,7 @@ impl Writer {
 
     /// Adds a frame without payload, and waits until it is stable.
     fn change(self: &Arc<Self>, mut state: Guard<'_>, kind: Kind, lsn: Lsn) -> Result<()> {
-        self.mark(&mut state, kind, lsn);
+        self.add_empty_frame(&mut state, kind, lsn);
         self.stabilize(state)
     }
 
@@ -863,7 +863,7 @@ impl Writer {
             return state.check();
         }
         let purpose = Purpose::Front { frees: state.frees(lsn) };
-        let state = self.reserve(state, MARK_BYTES, purpose)?;
+        let state = self.reserve(state, EMPTY_FRAME_BYTES, purpose)?;
         if lsn <= state.index.front() {
             // Another thread does it.
             return self.stabilize(state);
@@ -875,7 +875,7 @@ impl Writer {
     /// The pool calls it, so it does not wait for a segment.
     pub fn truncate_front_now(self: &Arc<Self>, state: Guard<'_>, lsn: Lsn) -> Result<bool> {
         let purpose = Purpose::Front { frees: state.frees(lsn) };
-        match state.batch.fit(MARK_BYTES, u64::MAX, purpose) {
+        match state.batch.fit(EMPTY_FRAME_BYTES, u64::MAX, purpose) {
             Fit::Yes => self.change(state, Kind::Front, lsn).map(|()| true),
             // The next segment begins soon, and wakes the pool.
             _ => Ok(false),
@@ -908,7 +908,7 @@ impl Writer {
         let mut state = self.lock();
         loop {
             state = self.settle(state)?;
-            state = self.reserve(state, MARK_BYTES, Purpose::Back)?;
+            state = self.reserve(state, EMPTY_FRAME_BYTES, Purpose::Back)?;
             if state.written.frames == state.frames {
                 return Ok(state);
             }
@@ -1000,7 +1000,7 @@ impl Writer {
         let mut state = self.lock();
         loop {
             state.check_failure()?;
-            match state.batch.fit(MARK_BYTES, u64::MAX, Purpose::Closed) {
+            match state.batch.fit(EMPTY_FRAME_BYTES, u64::MAX, Purpose::Closed) {
                 Fit::Yes => break,
                 // Without a free segment the log stays open: recovery reads it all the same.
                 _ if state.pool.free.is_empty() && !state.batch.ended() => return Ok(()),
