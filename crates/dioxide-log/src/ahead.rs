@@ -1,5 +1,6 @@
 //! A thread that reads the next part of a segment while the reader works on the part before.
 
+use crate::locked::locked;
 use crate::storage::Segment;
 use crate::threads;
 use dioxide::{Buffer, Owner};
@@ -61,7 +62,7 @@ enum ReadState {
 
 impl SharedRead {
     fn lock(&self) -> MutexGuard<'_, ReadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn set(&self, state: ReadState) {

@@ -34,6 +34,7 @@ mod cursor;
 mod error;
 mod format;
 mod index;
+mod locked;
 mod log;
 mod log_reader;
 mod lsn;

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::format::header::Header;
 use crate::format::{BLOCK_BYTES, LogId};
 use crate::index::Index;
+use crate::locked::locked;
 use crate::lsn::Lsn;
 use crate::observe::{self, Event};
 use crate::options::LogOptions;
@@ -388,11 +389,11 @@ impl Log {
 impl OpenLog {
     /// Whether the log was closed. Waits for a close that is running.
     fn is_closed(&self) -> bool {
-        matches!(*self.state.lock().unwrap_or_else(PoisonError::into_inner), OpenState::Closed(_))
+        matches!(*locked(&self.state), OpenState::Closed(_))
     }
 
     fn close(&self) -> Result<()> {
-        close(&self.writer, &mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        close(&self.writer, &mut locked(&self.state))
     }
 }
 

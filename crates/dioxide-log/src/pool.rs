@@ -7,6 +7,7 @@
 
 use crate::batch::Purpose;
 use crate::error::{Error, Result};
+use crate::locked::locked;
 use crate::lsn::Lsn;
 use crate::storage::Segment;
 use crate::threads;
@@ -77,7 +78,7 @@ impl Bell {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 

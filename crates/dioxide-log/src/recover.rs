@@ -13,6 +13,7 @@ use crate::format::header::{Found, Header};
 use crate::format::scan::{Ending, Looked, Remnant, Scan, ScanStep, Search};
 use crate::format::{BLOCK_BYTES, Content, LogId, block_of, is_segment_size};
 use crate::index::Index;
+use crate::locked::locked;
 use crate::lsn::Lsn;
 use crate::storage::{Segment, Storage};
 use crate::window::Window;
@@ -362,7 +363,7 @@ fn scan_all(members: &[Member]) -> Vec<Result<Scanned>> {
             let scanned = scan(member);
             let rested = member.segment.rest();
             let result = scanned.and_then(|scanned| rested.map(|()| scanned));
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
+            locked(&results).push((number, result));
         }
     };
     thread::scope(|scope| {

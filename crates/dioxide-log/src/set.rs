@@ -1,6 +1,7 @@
 //! Logs that share free segments and a thread.
 
 use crate::error::{Error, Result};
+use crate::locked::locked;
 use crate::log::Log;
 use crate::options::LogOptions;
 use crate::pool::PoolThread;
@@ -12,7 +13,7 @@ use dioxide::Owner;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Many logs in one directory. They share their free segments and the thread that makes them, so
 /// 256 logs do not need 256 free segments and 256 threads. Threads share a set by reference. Clones
@@ -231,10 +232,6 @@ impl Drop for OpenSet {
 fn is_idle(slot: &LogSlot) -> bool {
     // Without a wait for a close that is running: other names wait for the caller.
     slot.try_lock().is_ok_and(|log| log.as_ref().is_none_or(Log::has_closed))
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

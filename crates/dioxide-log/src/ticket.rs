@@ -2,9 +2,10 @@
 //! one for the thread that writes the batch, and the wakers of tasks.
 
 use crate::error::Error;
+use crate::locked::locked;
 use crate::threads;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 const PENDING: u32 = 0;
@@ -79,8 +80,7 @@ impl Ticket {
         atomic_wait::wake_one(&self.leader);
         self.others.store(DONE, Release);
         atomic_wait::wake_all(&self.others);
-        let wakers =
-            std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        let wakers = std::mem::take(&mut *locked(&self.wakers));
         threads::wake(wakers.into_iter().flatten());
     }
 
@@ -89,7 +89,7 @@ impl Ticket {
         if self.outcome.get().is_some() {
             return Poll::Ready(());
         }
-        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakers = locked(&self.wakers);
         // There is an outcome before `wake` takes the wakers.
         if self.outcome.get().is_some() {
             return Poll::Ready(());

@@ -2,6 +2,7 @@
 //! some time.
 
 use crate::error::Result;
+use crate::locked::locked;
 use crate::per_process::PerProcess;
 use crate::threads;
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ struct Pauses {
 
 impl Timer {
     fn lock(&self) -> MutexGuard<'_, Pauses> {
-        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.pauses)
     }
 
     fn wait<'a>(

@@ -23,6 +23,7 @@ use crate::format::frame::{Flags, Kind, checksum_of, frame_bytes};
 use crate::format::header::Header;
 use crate::format::{BLOCK_BYTES, LogId, block_of};
 use crate::index::{Index, Location, Place};
+use crate::locked::locked;
 use crate::lsn::Lsn;
 use crate::options::LogOptions;
 use crate::pool::Bell;
@@ -298,7 +299,7 @@ impl Writer {
     /// Shows other processes how far the log is stable. The caller does not have the lock: it may
     /// take long.
     fn publish(&self) {
-        let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mark = locked(&self.mark);
         let Some(mark) = &mut *mark else { return };
         // Looked up with the lock of the mark, so a slower thread does not set it back.
         let state = self.lock();
@@ -313,7 +314,7 @@ impl Writer {
     }
 
     pub fn lock(&self) -> Guard<'_> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn is_durable(&self) -> bool {
@@ -981,7 +982,7 @@ impl Writer {
     /// Lets another writer open the log. No thread of this one is left.
     pub fn release(&self) -> Result<()> {
         self.publish();
-        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *locked(&self.mark) = None;
         let state = self.lock();
         let used = state.chain.iter().map(|member| &member.segment);
         let segments = used.chain(&state.pool.free).chain(&state.following);

@@ -6,6 +6,7 @@ use super::{Segment, Storage};
 use crate::error::{Error, Result};
 use crate::format::header::{CHECKSUM_AT, Found, Header, may_be_header};
 use crate::format::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::locked::locked;
 use crate::per_process::PerProcess;
 use dioxide::text::shown;
 use dioxide::{Buffer, ErrorKind, File, OpenOptions, Owner};
@@ -14,7 +15,7 @@ use std::iter;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The start of a device that must be zeros for a new log. File systems, volume managers and
 /// partition tables have their marks there.
@@ -49,7 +50,7 @@ struct Claim {
 static CLAIMED: PerProcess<Mutex<BTreeSet<u64>>> = PerProcess::new();
 
 fn claimed() -> MutexGuard<'static, BTreeSet<u64>> {
-    CLAIMED.get().lock().unwrap_or_else(PoisonError::into_inner)
+    locked(CLAIMED.get())
 }
 
 impl Claim {
@@ -210,7 +211,7 @@ impl Storage for Device {
     }
 
     fn release(&self) {
-        let claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let claim = locked(&self.claim).take();
         // Without a claim it may be a volume, which readers cannot open by the path.
         if let Some(claim) = claim {
             self.files.rest();

@@ -6,6 +6,7 @@ use super::pool_dir::PoolDir;
 use super::steps::{FileSystem, Steps, StorageStep};
 use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
+use crate::locked::locked;
 use dioxide::text::shown;
 use dioxide::{Durability, File, OpenOptions, Owner};
 use rustix::fs::FlockOperation;
@@ -14,7 +15,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ impl Dir {
         options: &fs::OpenOptions,
         with: impl FnOnce(&fs::File) -> io::Result<R>,
     ) -> io::Result<R> {
-        let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mark = locked(&self.mark);
         if mark.is_none() {
             *mark = Some(options.open(self.path.join(MARK))?);
         }
@@ -121,7 +122,7 @@ impl Dir {
 
     /// Closes the file of the mark. False if it was not open.
     fn close_mark(&self) -> bool {
-        self.mark.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+        locked(&self.mark).take().is_some()
     }
 
     /// Makes a segment with this first block, of zeros otherwise, unless the pool has one.
@@ -270,7 +271,7 @@ impl Lock {
         if !self.owner.is_current() {
             return;
         }
-        if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(file) = locked(&self.file).take() {
             // Closing it would do, unless a child has it.
             let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
         }
@@ -304,7 +305,7 @@ impl SegmentFile {
     }
 
     fn with_handles<R>(&self, with: impl FnOnce(&mut Handles) -> R) -> R {
-        with(&mut self.handles.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut locked(&self.handles))
     }
 
     fn writer(&self, durable: bool) -> Result<Arc<File>> {

@@ -2,6 +2,7 @@
 
 use super::Segment;
 use crate::error::{Error, Result};
+use crate::locked::locked;
 use dioxide::{Buffer, Durability, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -56,7 +57,7 @@ impl Files {
     }
 
     fn reader(&self) -> Result<Arc<File>> {
-        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reader = locked(&self.reader);
         if reader.is_none() {
             *reader = Some(Arc::new(File::open(&self.path)?));
         }

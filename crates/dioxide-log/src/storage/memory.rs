@@ -3,11 +3,12 @@
 
 use super::{Mark, Segment, Storage};
 use crate::error::{Error, Result};
+use crate::locked::locked;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const SECTOR_BYTES: usize = 512;
 
@@ -72,7 +73,7 @@ impl Memory {
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Replaces the faults. Calls count on.

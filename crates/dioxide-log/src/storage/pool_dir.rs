@@ -26,13 +26,14 @@ use super::steps::{Steps, StorageStep};
 use crate::error::{Error, Result};
 use crate::format::header::{Found, Header};
 use crate::format::{BLOCK_BYTES, is_segment_size};
+use crate::locked::locked;
 use crate::stats::PoolCounters;
 use dioxide::{Buffer, File};
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A directory of free segments.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl PoolDir {
     }
 
     fn free(&self) -> MutexGuard<'_, VecDeque<Free>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.free)
     }
 
     /// The number of free segments.

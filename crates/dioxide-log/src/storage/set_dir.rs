@@ -14,11 +14,12 @@ use super::dir::{Dir, Lock, create_dirs, is, segment_names};
 use super::pool_dir::PoolDir;
 use super::steps::{Steps, StorageStep};
 use crate::error::{Error, Result};
+use crate::locked::locked;
 use dioxide::text::shown;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The free segments.
 pub const POOL: &str = ".pool";
@@ -107,7 +108,7 @@ impl SetDir {
 
     /// Removes a log that is not open.
     pub fn remove(&self, name: &str) -> Result<()> {
-        let _alone = self.removing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = locked(&self.removing);
         // Of a removal that failed.
         self.finish_removal()?;
         let (from, to) = (self.path.join(name), self.path.join(REMOVED));

@@ -20,6 +20,7 @@ use super::usage::Need;
 use crate::batch::Purpose;
 use crate::error::{Error, Result};
 use crate::index::Location;
+use crate::locked::locked;
 use crate::lsn::Lsn;
 use crate::reader::Iter;
 use crate::writer::InUse;
@@ -44,7 +45,7 @@ enum Wanted {
 
 impl Signal {
     fn set(&self, wanted: Wanted) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         if *state != Wanted::End {
             *state = wanted;
         }
@@ -62,12 +63,12 @@ impl Signal {
     }
 
     fn has_ended(&self) -> bool {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) == Wanted::End
+        *locked(&self.state) == Wanted::End
     }
 
     /// Waits for work. False at the end.
     fn wait(&self) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = locked(&self.state);
         let waited = self.changed.wait_while(state, |wanted| *wanted == Wanted::Nothing);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         if *state == Wanted::Look {
@@ -99,7 +100,7 @@ pub(super) fn make_space(core: &Core, need: Need) {
 
 /// Collects segments as long as it is worth it, but each at most once.
 fn collect_all(core: &Core, need: Need) -> Result<()> {
-    let _alone = core.collecting.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = locked(&core.collecting);
     let last = core.writer().in_use().numbers.end;
     while !core.signal.has_ended() {
         let InUse { numbers, front, end } = core.writer().in_use();

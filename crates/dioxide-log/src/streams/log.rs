@@ -5,6 +5,7 @@ use super::entry::{Entry, HEADER_BYTES as RECORD_HEADER_BYTES};
 use super::reader;
 use super::stream::{SharedStream, Stream};
 use super::table::{Replays, Table};
+use crate::locked::locked;
 use dioxide::Owner;
 
 use super::usage::{Need, Usage};
@@ -263,7 +264,7 @@ impl fmt::Debug for StreamLog {
 
 impl OpenStreams {
     fn collector(&self) -> Option<JoinHandle<()>> {
-        self.collector.lock().unwrap_or_else(PoisonError::into_inner).take()
+        locked(&self.collector).take()
     }
 }
 
@@ -302,11 +303,11 @@ impl Core {
     }
 
     pub fn streams(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<SharedStream>>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.streams)
     }
 
     pub fn usage(&self) -> MutexGuard<'_, Usage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.usage)
     }
 
     pub fn shared(&self, id: u64) -> Arc<SharedStream> {

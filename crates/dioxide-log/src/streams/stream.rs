@@ -3,6 +3,7 @@
 use super::log::{Core, NewBounds, OpenStreams, StreamLog};
 use super::reader::{StreamFollow, StreamIter};
 use super::table::Table;
+use crate::locked::locked;
 
 use crate::error::{Error, Result};
 use crate::index::Location;
@@ -13,7 +14,7 @@ use crate::ticket::Ticket;
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 /// One of the logs of a [`StreamLog`]. Threads and tasks share it by reference. Clones are the same
@@ -53,7 +54,7 @@ impl SharedStream {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, StreamState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 
