@@ -65,7 +65,7 @@ impl Blocks {
             let file = match File::open(&path) {
                 Ok(file) => file,
                 Err(error) => {
-                    losses.add(|| format!("file {number}: {error}"));
+                    losses.add(|| format!("lost: file {number}: {error}"));
                     continue;
                 }
             };
@@ -73,6 +73,9 @@ impl Blocks {
                 let mut content = [0; BLOCK];
                 let loss = match file.read_exact_at(&mut content, block * BLOCK as u64) {
                     Ok(()) => wrong(*number, *block, *versions, &content),
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                        Some("lost: the file ends before".to_owned())
+                    }
                     Err(error) => Some(error.to_string()),
                 };
                 if let Some(loss) = loss {

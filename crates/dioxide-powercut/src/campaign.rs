@@ -255,12 +255,17 @@ fn record_and_cut(
         if checks && let Err(e) = recording.fsck() {
             seen.losses.push(e.to_string());
         }
+        // A control on a disk that flushes shows the loss that it is about.
+        let is_lossy = match plan.flushes {
+            Flushes::Kept if !is_honest => seen.is_missing_some(),
+            _ => !seen.losses.is_empty(),
+        };
         let mut results = lock();
         let tally = results.tally(plan);
         tally.cuts += 1;
         tally.records += seen.records;
         tally.fscks += u64::from(checks);
-        if !seen.losses.is_empty() {
+        if is_lossy {
             tally.lossy += 1;
             if is_honest && tally.lossy <= FINDINGS_MAX {
                 let log = save(&recording, plan, settings)?;

@@ -29,7 +29,7 @@ const LOSSES_MAX: usize = 5;
 pub fn check(dir: &Path, number: u64, history: &History) -> io::Result<Vec<Loss>> {
     let Some(path) = find(dir, number)? else {
         let lost = history.kept() > 0;
-        return Ok(if lost { vec![format!("file {number} is gone")] } else { vec![] });
+        return Ok(if lost { vec![format!("lost: file {number} is gone")] } else { vec![] });
     };
     let mut losses = Losses::default();
     match recover(&path, history, &mut losses) {
@@ -216,7 +216,7 @@ fn wrong_without_stamp(sector: &[u8], at: u64, history: &History) -> Option<Loss
     let (first, is_even) = (sector[0], sector.iter().all(|byte| *byte == sector[0]));
     match first {
         0 if is_even && history.is_gapless && at < history.floor => {
-            Some(format!("a gap below the durable end, {}", history.floor))
+            Some(format!("lost: a gap below the durable end, {}", history.floor))
         }
         0 if is_even => None,
         POISON if is_even => Some("a buffer as it was after its call had returned".to_owned()),

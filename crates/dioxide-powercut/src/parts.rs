@@ -248,7 +248,7 @@ impl Parts {
         let path = path_of(dir, file, 0);
         let mut losses = Losses::default();
         if !path.exists() {
-            losses.add_unless(self.kept() == 0, || "it is gone".to_owned());
+            losses.add_unless(self.kept() == 0, || "lost: it is gone".to_owned());
         } else {
             match read(&path) {
                 Ok((bytes, end)) => {

@@ -100,6 +100,14 @@ pub struct Seen {
     pub losses: Vec<Loss>,
 }
 
+impl Seen {
+    /// Whether something that was acknowledged is missing. Other losses are contents that must not
+    /// be there, files that cannot be opened, and a file system that cannot be mounted.
+    pub fn is_missing_some(&self) -> bool {
+        self.losses.iter().any(|loss| loss.contains("lost"))
+    }
+}
+
 /// A recorded run.
 pub struct Recording {
     volume: Volume,
@@ -206,14 +214,14 @@ impl Recording {
     /// An error of the rig.
     pub fn replay(&mut self, cut: Cut) -> io::Result<Seen> {
         let expected = self.expected(cut.after);
-        let mounted = self.volume.replay(cut.after, cut.keep);
-        let mut seen = self.look(mounted, &expected)?;
+        self.volume.replay_unmounted(cut.after, cut.keep)?;
+        let mut seen = self.mount_and_look(&expected)?;
         if let Some(again) = cut.again
             && seen.losses.is_empty()
         {
             let since = disk(&self.volume).stats()?.logged_since;
-            let mounted = self.volume.replay_again(since * again.part / 1024, again.keep);
-            let after = self.look(mounted, &expected)?;
+            self.volume.replay_again_unmounted(since * again.part / 1024, again.keep)?;
+            let after = self.mount_and_look(&expected)?;
             seen.records += after.records;
             seen.losses.extend(
                 after.losses.iter().map(|loss| format!("after one more power cut: {loss}")),
@@ -222,8 +230,8 @@ impl Recording {
         Ok(seen)
     }
 
-    fn look(&self, mounted: io::Result<()>, expected: &Expected) -> io::Result<Seen> {
-        let losses = match mounted {
+    fn mount_and_look(&mut self, expected: &Expected) -> io::Result<Seen> {
+        let losses = match self.volume.mount() {
             Ok(()) => expected.check(self.volume.path())?,
             Err(e) => vec![format!("it cannot be mounted: {e}")],
         };

@@ -126,7 +126,7 @@ impl WriteAhead {
             let of_log = match found {
                 Some(found) => log.compare(found),
                 None if log.acknowledged.is_empty() => Vec::new(),
-                None => vec!["it is gone".to_owned()],
+                None => vec!["lost: it is gone".to_owned()],
             };
             losses.extend(of_log.into_iter().map(|loss| format!("log {file}: {loss}")));
         }

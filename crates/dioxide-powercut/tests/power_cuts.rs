@@ -44,12 +44,12 @@ fn loses_nothing(fs: Fs, workload: &'static Workload) -> TrialResult {
     Ok(())
 }
 
-/// A control: with some seed a power cut loses.
-fn loses(plan: Plan) -> TrialResult {
-    loses_with(plan, "")
+/// A control on a disk that flushes: with some seed a power cut loses what was acknowledged.
+fn loses(fs: Fs, workload: &'static Workload) -> TrialResult {
+    loses_with(plan(fs, workload, Flushes::Kept), "lost")
 }
 
-/// As [`loses`], with such a loss.
+/// A control: with some seed a power cut has such a loss.
 fn loses_with(plan: Plan, loss: &str) -> TrialResult {
     for seed in 1..=CONTROL_RECORDINGS_MAX {
         if lossy_cuts(&Plan { seed, ..plan }, loss)? > 0 {
@@ -74,11 +74,11 @@ fn lossy_cuts(plan: &Plan, loss: &str) -> std::io::Result<usize> {
 }
 
 fn what_is_acknowledged_without_a_flush_is_lost(fs: Fs) -> TrialResult {
-    loses(plan(fs, &UNSYNCED, Flushes::Kept))
+    loses(fs, &UNSYNCED)
 }
 
 fn what_a_log_acknowledges_without_a_flush_is_lost(fs: Fs) -> TrialResult {
-    loses(plan(fs, &WRITE_AHEAD_UNSYNCED, Flushes::Kept))
+    loses(fs, &WRITE_AHEAD_UNSYNCED)
 }
 
 fn what_a_follower_shows_without_a_flush_is_lost(fs: Fs) -> TrialResult {
@@ -87,31 +87,31 @@ fn what_a_follower_shows_without_a_flush_is_lost(fs: Fs) -> TrialResult {
 
 /// Without dioxide: many files, and no flush.
 fn blocks_of_many_files_are_lost_without_a_flush(fs: Fs) -> TrialResult {
-    loses(plan(fs, &UNFLUSHED, Flushes::Kept))
+    loses(fs, &UNFLUSHED)
 }
 
 /// Without dioxide: the flush of a clean file commits nothing of the others.
 fn first_writes_are_lost_behind_the_flush_of_a_clean_file(fs: Fs) -> TrialResult {
-    loses(plan(fs, &CLEAN_FILE, Flushes::Kept))
+    loses(fs, &CLEAN_FILE)
 }
 
 /// Without dioxide: the flush of a clean file commits no growth of the others.
 fn grown_zeros_are_lost_behind_the_flush_of_a_clean_file(fs: Fs) -> TrialResult {
-    loses(plan(fs, &CLEAN_FILE_AFTER_GROWTH, Flushes::Kept))
+    loses(fs, &CLEAN_FILE_AFTER_GROWTH)
 }
 
 /// Without dioxide: rewrites the last block in an unsafe way.
 fn what_is_rewritten_with_zeros_in_front_is_lost(fs: Fs) -> TrialResult {
-    loses(plan(fs, &ZEROS_IN_FRONT, Flushes::Kept))
+    loses(fs, &ZEROS_IN_FRONT)
 }
 
 /// Without dioxide: each writer of a block writes back what the others replaced.
 fn parts_of_a_block_written_together_are_lost(fs: Fs) -> TrialResult {
-    loses(plan(fs, &PARTS_TOGETHER, Flushes::Kept))
+    loses(fs, &PARTS_TOGETHER)
 }
 
 fn what_a_disk_that_lies_about_flushes_was_given_is_lost(fs: Fs) -> TrialResult {
-    loses(plan(fs, &WORKLOADS[0], Flushes::Ignored))
+    loses_with(plan(fs, &WORKLOADS[0], Flushes::Ignored), "")
 }
 
 /// A disk that keeps all its writes shows every record after any power cut.

@@ -173,27 +173,38 @@ impl Volume {
     /// Makes a power cut of the FUSE disk below, which loses its cache except what `keep` keeps,
     /// and restores the disk and the file system.
     pub fn power_cut(&mut self, keep: Keep) -> io::Result<()> {
+        self.power_cut_unmounted(keep)?;
+        self.mount()
+    }
+
+    /// As [`Volume::power_cut`], without the mount. If only [`Volume::mount`] fails then, the file
+    /// system is lost; any other error is one of the rig.
+    pub fn power_cut_unmounted(&mut self, keep: Keep) -> io::Result<()> {
         self.fuse_disk()?.power_cut(keep)?;
         self.end()?;
-        self.fuse_disk()?.heal()?;
-        self.mount()
+        self.fuse_disk()?.heal().map(drop)
     }
 
-    /// Mounts the state after a power cut at this position of the recording ([`FuseDisk::replay`]).
-    pub fn replay(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
+    /// Restores the state after a power cut at this position of the recording
+    /// ([`FuseDisk::replay`]), and leaves it unmounted.
+    pub fn replay_unmounted(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.end()?;
         self.fuse_disk()?.replay(cut, keep)?;
-        files::forget_cached(self.device())?;
+        files::forget_cached(self.device())
+    }
+
+    /// As [`Volume::replay_unmounted`], and mounts it.
+    pub fn replay(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
+        self.replay_unmounted(cut, keep)?;
         self.mount()
     }
 
-    /// Mounts the state after one more power cut, since the last replay
-    /// ([`FuseDisk::replay_again`]).
-    pub fn replay_again(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
+    /// Restores the state after one more power cut, since the last replay
+    /// ([`FuseDisk::replay_again`]), and leaves it unmounted.
+    pub fn replay_again_unmounted(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.end()?;
         self.fuse_disk()?.replay_again(cut, keep)?;
-        files::forget_cached(self.device())?;
-        self.mount()
+        files::forget_cached(self.device())
     }
 
     /// Unmounts it, and waits until the file system has ended.
