@@ -930,9 +930,10 @@ fn work_in_a_storm(acks: &Acks, args: &[String]) {
     let done = AtomicBool::new(false);
     let (sent, placed) = thread::scope(|scope| {
         let storm = scope.spawn(|| storm(&done));
+        let over = Over(&done);
         let placed = append_in_a_storm(dir, growth_named(&args[1]));
         open_and_close_in_a_storm(dir);
-        done.store(true, SeqCst);
+        drop(over);
         (storm.join().expect("the storm ends"), placed)
     });
     acks.send([sent, 0, 0]);

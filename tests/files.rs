@@ -49,8 +49,9 @@ fn grown_space_is_never_seen(dir: TestDir, way: Way) -> TrialResult {
     let done = AtomicBool::new(false);
     let grown_seen = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| watch_until(&file, &path, &done));
+        let over = Over(&done);
         together(8, |writer| append_many(&file, writer, 400));
-        done.store(true, SeqCst);
+        drop(over);
         watcher.join().expect("the watcher saw nothing wrong")
     });
     let grows = growth_on(dir.fs(), Growth::Unwritten) != Growth::None;
@@ -197,11 +198,12 @@ fn append_and_watch(file: &Used, first_writer: u64) -> Watched {
             }
             seen
         });
+        let over = Over(&done);
         let laid = together(16, |thread| match thread % 2 {
             0 => append_frames(file, first_writer + thread, 12),
             _ => append_frames(&**file, first_writer + thread, 12),
         });
-        done.store(true, SeqCst);
+        drop(over);
         for laid in &laid {
             assert!(
                 laid.is_sorted_by_key(|laid| laid.offset),
@@ -423,6 +425,7 @@ fn appends_into_a_block_that_is_always_written_go_on(dir: TestDir) -> TrialResul
         append_frame(&file, Frame { writer: 1, number: 0, len: align + 1 })?;
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let over = Over(&done);
             for _ in 0..4 {
                 scope.spawn(|| {
                     let data = Buffer::zeroed(align as usize);
@@ -438,7 +441,7 @@ fn appends_into_a_block_that_is_always_written_go_on(dir: TestDir) -> TrialResul
                 })
             });
             let went_on = soon(|| appends.is_finished());
-            done.store(true, SeqCst);
+            drop(over);
             assert!(went_on, "19 appends wait until nobody overwrites");
             appends.join().expect("it does not panic")
         })?;
@@ -1056,9 +1059,9 @@ fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(
     let path = dir.join("log");
     append(&way.open(&writable(), &path)?, 1, 0, 1)?;
     let reader = way.to(File::open(&path)?);
-    let done = AtomicBool::new(false);
+    let (rounds, done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let writer = scope.spawn(|| {
             for number in (0..).take_while(|_| !done.load(SeqCst)) {
                 let file = way.open(writable().growth_cap(MIB), &path).expect("it opens");
                 append(&file, 2, number, 3).expect("there is space");
@@ -1066,17 +1069,23 @@ fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(
                     file.set_len(BLOCK_BYTES).expect("it cuts");
                 }
                 file.close().expect("it closes");
+                rounds.fetch_add(1, SeqCst);
             }
         });
-        let until = Instant::now() + Duration::from_millis(1000);
+        let _over = Over(&done);
+        let begun = Instant::now();
         let mut into = Buffer::zeroed(64 * BLOCK);
-        while Instant::now() < until {
-            assert!(reader.len().expect("it is there") <= 16 * BLOCK_BYTES, "grown space is seen");
+        while is_too_early(begun, rounds.load(SeqCst)) && !writer.is_finished() {
+            // The first record is acknowledged, and never truncated.
+            let len = reader.len().expect("it is there");
+            assert!(len >= BLOCK_BYTES, "{len} bytes: the first record is not seen");
+            assert!(len <= 16 * BLOCK_BYTES, "grown space is seen");
             let read = reader.read_at(&mut into, 0).expect("a cut is no error");
+            assert!(read >= BLOCK, "{read} bytes: the first record is not read");
             assert_eq!(end_of_records(&into[..read], 0), read as u64);
         }
-        done.store(true, SeqCst);
     });
+    assert!(rounds.load(SeqCst) > MET_MIN, "it was hardly ever closed and opened");
     Ok(())
 }
 

@@ -206,6 +206,7 @@ fn a_name_that_changes_meanwhile_gives_no_handle_of_another_file(dir: TestDir) -
                     .expect("both are there");
             }
         });
+        let _over = Over(&done);
         let (mut opened, mut refused) = (0, 0);
         let mut wrong = None;
         while opened.min(refused) < OPENS_MIN && wrong.is_none() {
@@ -220,7 +221,6 @@ fn a_name_that_changes_meanwhile_gives_no_handle_of_another_file(dir: TestDir) -
                 Err(error) => wrong = Some(error.to_string()),
             }
         }
-        done.store(true, SeqCst);
         assert_eq!(wrong, None);
         (opened, refused)
     });
@@ -374,7 +374,7 @@ fn a_volume_is_known_by_the_image_that_is_used(dir: TestDir) -> TrialResult {
         Ok((file, into[0]))
     };
     let done = AtomicBool::new(false);
-    let checked = thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(SeqCst) {
                 let here = rustix::fs::CWD;
@@ -382,26 +382,20 @@ fn a_volume_is_known_by_the_image_that_is_used(dir: TestDir) -> TrialResult {
                     .expect("both are there");
             }
         });
-        let check = || -> dioxide::Result<()> {
-            for _ in 0..300 {
-                let some = first_byte(&paths[0])?;
-                for (path, content) in paths.iter().zip([b'1', b'2']) {
-                    let (_known, byte) = first_byte(&path.with_extension("known"))?;
-                    assert_eq!(
-                        byte, content,
-                        "while a file of the other is open, or of this: {}",
-                        some.1 as char
-                    );
-                }
+        let _over = Over(&done);
+        for _ in 0..300 {
+            let some = first_byte(&paths[0])?;
+            for (path, content) in paths.iter().zip([b'1', b'2']) {
+                let (_known, byte) = first_byte(&path.with_extension("known"))?;
+                assert_eq!(
+                    byte, content,
+                    "while a file of the other is open, or of this: {}",
+                    some.1 as char
+                );
             }
-            Ok(())
-        };
-        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
-        done.store(true, SeqCst);
-        checked
-    });
-    checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    Ok(())
+        }
+        Ok(())
+    })
 }
 
 fn trials() -> Vec<Trial> {

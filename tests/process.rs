@@ -312,10 +312,8 @@ fn a_reading_handle_goes_on_in_a_forked_child(dir: TestDir) -> TrialResult {
                 reader.len().expect("it is open here");
             }
         });
-        let held =
-            (0..20).filter(|_| holds_in_a_fork(|| reads_only_records(&file, &reader))).count();
-        done.store(true, SeqCst);
-        held
+        let _over = Over(&done);
+        (0..20).filter(|_| holds_in_a_fork(|| reads_only_records(&file, &reader))).count()
     });
     assert_eq!(held, 20);
     file.close()?;
@@ -438,10 +436,11 @@ fn a_forked_child_is_not_stuck_by_the_parents_threads(dir: TestDir) -> TrialResu
             })
             .concat()
         });
+        let over = Over(&done);
         let held = (0..20)
             .filter(|_| holds_in_a_fork(|| every_operation_fails(&file) && locked(&path)))
             .count();
-        done.store(true, SeqCst);
+        drop(over);
         let placed = appenders.join().expect("the parent's threads go on");
         assert_eq!(held, 20, "children hung or did something");
         placed
@@ -564,10 +563,11 @@ fn while_programs_are_started(work: impl FnOnce() -> TrialResult) -> TrialResult
                 assert!(program.expect("there is true").success());
             }
         });
-        let result = catch_unwind(AssertUnwindSafe(work));
-        done.store(true, SeqCst);
+        let over = Over(&done);
+        let result = work();
+        drop(over);
         starter.join().expect("programs start");
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        result
     })
 }
 

@@ -607,6 +607,7 @@ fn a_file_is_closed_and_opened_by_another_thread_while_a_queue_lives(
             all.extend(queue.reap(8).filter_map(|done| placed(&done)));
             (all, refused)
         });
+        let over = Over(&done);
         for _ in 0..25 {
             thread::sleep(Duration::from_millis(4));
             let file = handle.lock().expect("nobody panics").take().expect("there is one");
@@ -614,7 +615,7 @@ fn a_file_is_closed_and_opened_by_another_thread_while_a_queue_lives(
             *handle.lock().expect("nobody panics") = Some(open());
         }
         assert!(soon(|| appended.load(SeqCst)), "no append ends");
-        done.store(true, SeqCst);
+        drop(over);
         appender.join().expect("the appender ends").0
     });
     handle.into_inner()?.expect("there is one").close()?;
@@ -762,13 +763,14 @@ fn a_queue_reads_beside_a_writer_of_its_process(dir: TestDir, way: Way) -> Trial
     let reader = File::open(&path)?;
     let known = thread::scope(|scope| {
         let reading = scope.spawn(|| read_ends(&reader, way, || done.load(SeqCst)));
+        let over = Over(&done);
         // While the file is closed the reader uses the marker; while it is open here, the engine.
         for round in 0..10 {
             let file = writable().growth_cap(MIB).open(&path).expect("it opens");
             append_many(&file, 2 + round, 30);
             file.close().expect("it closes");
         }
-        done.store(true, SeqCst);
+        drop(over);
         reading.join().expect("only records are read")
     });
     assert!(known > 0, "nothing was read");

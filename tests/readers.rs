@@ -15,7 +15,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Instant;
 
 const BLOCKS: u64 = 16;
 
@@ -310,18 +311,24 @@ fn a_file_that_is_written_without_growth_is_read(dir: TestDir) -> TrialResult {
     let reader = File::open(&path)?;
     let writer = fs::OpenOptions::new().write(true).open(&path)?;
     let mut into = Buffer::zeroed(BLOCK);
-    let done = AtomicBool::new(false);
+    let (written, met, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| -> TrialResult {
-        scope.spawn(|| {
+        let writing = scope.spawn(|| {
             while !done.load(SeqCst) {
                 writer.write_all_at(&[1], 17).expect("it can be written");
+                written.fetch_add(1, SeqCst);
             }
         });
-        let read = (0..200)
-            .try_for_each(|_| reader.read_at(&mut into, 0).map(|read| assert_eq!(read, BLOCK)));
-        done.store(true, SeqCst);
-        Ok(read?)
+        let _over = Over(&done);
+        let begun = Instant::now();
+        while is_too_early(begun, met.load(SeqCst)) && !writing.is_finished() {
+            let before = written.load(SeqCst);
+            assert_eq!(reader.read_at(&mut into, 0)?, BLOCK);
+            met.fetch_add(u64::from(written.load(SeqCst) > before), SeqCst);
+        }
+        Ok(())
     })?;
+    assert!(met.load(SeqCst) > MET_MIN, "hardly a read met a write");
     assert!(into.iter().all(|byte| *byte == 1));
     Ok(())
 }

@@ -132,25 +132,6 @@ fn a_long_read_of_an_odd_range(dir: TestDir, way: Way) -> TrialResult {
 
 // --- beside writers ------------------------------------------------------------------------------
 
-/// The minimum number of reads that overlap a write.
-const MET_MIN: u64 = 20;
-
-/// Returns whether readers must go on: for a minimum time, and on a busy machine until they have
-/// overlapped enough writes.
-fn is_too_early(begun: Instant, met: u64) -> bool {
-    let time = begun.elapsed();
-    time < Duration::from_millis(700) || met <= MET_MIN && time < PATIENCE
-}
-
-/// Sets the flag at the end, even after a panic.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
 /// The acknowledged bytes of the last block are the same before and after its rewrite.
 fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(
     dir: TestDir,

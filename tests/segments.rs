@@ -392,7 +392,8 @@ fn share_a_budget(acks: &Acks, args: &[String]) {
                 assert!(ahead <= most, "{ahead} bytes ahead, of {budget}");
             }
         });
-        let placed = together(8, |thread| {
+        let _over = Over(&done);
+        together(8, |thread| {
             let mut placed = vec![Vec::new(); FILES as usize];
             for number in 0..4 {
                 for n in (thread % 4..FILES).step_by(4) {
@@ -401,9 +402,7 @@ fn share_a_budget(acks: &Acks, args: &[String]) {
                 }
             }
             placed
-        });
-        done.store(true, Ordering::Relaxed);
-        placed
+        })
     });
     let last = files.pop().expect("one of many");
     for (n, file) in files.into_iter().enumerate() {

@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,26 @@ pub fn soon(holds: impl Fn() -> bool) -> bool {
         thread::sleep(Duration::from_millis(1));
     }
     holds()
+}
+
+/// Sets the flag at the end, even after a panic. A scope waits for its threads, so one that loops
+/// until the flag is set would turn a failure into a hang.
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// The minimum number of reads that overlap a write.
+pub const MET_MIN: u64 = 20;
+
+/// Returns whether readers must go on: for a minimum time, and on a busy machine until they have
+/// overlapped enough writes.
+pub fn is_too_early(begun: Instant, met: u64) -> bool {
+    let time = begun.elapsed();
+    time < Duration::from_millis(700) || met <= MET_MIN && time < PATIENCE
 }
 
 /// Overwrites buffers once no operation may read them any more.
