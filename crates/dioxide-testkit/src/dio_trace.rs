@@ -45,7 +45,9 @@ impl DioTrace {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let metadata = fs::metadata(path)?;
         let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
-        let name = format!("dioxide-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // dioxide-diagnose removes instances of its own prefix whose makers it does not find.
+        let name = format!("testkit-{}-{number}", process::id());
         let instance = Path::new("/sys/kernel/tracing/instances").join(name);
         fs::create_dir(&instance)?;
         let trace = DioTrace {
