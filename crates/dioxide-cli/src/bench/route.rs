@@ -68,12 +68,13 @@ impl Route {
 
     /// Whether it opens files for direct I/O. `point` is where it is measured.
     pub fn is_direct(self, point: Point) -> bool {
-        match (self, point.scenario) {
-            (Self::Kernel, Scenario::Copy | Scenario::Log) => false,
-            (Self::Mutex | Self::Buffered | Self::Unsynced | Self::BufferedGroup, _) => false,
-            (Self::BufferedBatch { .. } | Self::GatheredTasks { .. }, _) => false,
-            _ => true,
-        }
+        let is_cached = match self {
+            Self::Kernel => matches!(point.scenario, Scenario::Copy | Scenario::Log),
+            Self::Mutex | Self::Buffered | Self::Unsynced | Self::BufferedGroup => true,
+            Self::BufferedBatch { .. } | Self::GatheredTasks { .. } => true,
+            _ => false,
+        };
+        !is_cached
     }
 
     /// The number of outstanding operations per thread.
