@@ -1,8 +1,8 @@
 //! The final message of the process and its exit code.
 //!
 //! 0 success, 1 failure, 2 usage (clap's) or no measurement, 3 slower than allowed, 4 the observed
-//! program was stopped, 128 + signal interrupted. 126 and 127 are of a program that `run` cannot
-//! start.
+//! program was stopped. After an interrupt the signal ends the process. 126 and 127 are of a
+//! program that `run` cannot start.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
@@ -93,8 +93,11 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
         say("interrupted");
-        // A shell ends its loop only if the signal ended the program.
-        let _ = emulate_default_handler(interrupted.signal.into());
+        // A shell ends its loop only if the signal ended the program. The first process of a
+        // container does not get its own signals.
+        if std::process::id() != 1 {
+            let _ = emulate_default_handler(interrupted.signal.into());
+        }
         return ExitCode::from(128 + interrupted.signal);
     }
     let quiet = error.is::<Failed>() || reader_went_away(&error);
@@ -119,7 +122,7 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
 
 /// `dioxide bench | head -1` needs no message. An error of a file has the name of the file.
 fn reader_went_away(error: &anyhow::Error) -> bool {
-    error.chain().filter(|cause| !cause.is::<Unmeasured>()).count() == 1
+    error.chain().count() == 1 + usize::from(error.is::<Unmeasured>())
         && error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 

@@ -8,9 +8,9 @@ use std::io::{IsTerminal, stdout};
 /// A terminal that reports no width.
 const WIDTH_DEFAULT: usize = 80;
 /// Narrower tables are unreadable.
+const WIDTH_MIN: usize = 20;
 /// The formatter takes no more.
 const WIDTH_MAX: usize = u16::MAX as usize;
-const WIDTH_MIN: usize = 20;
 
 /// What stdout shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -67,12 +67,6 @@ impl Worker {
     /// Begins listed operations, waits until one has finished or the bell rings, and delivers
     /// results. False if none can be listed any more, and all have finished.
     pub fn turn(&self) -> bool {
-        if !self.reactor.is_current() {
-            // In the child of a fork the lock may be held forever.
-            self.driver.borrow_mut().wait();
-            self.answer();
-            return true;
-        }
         self.gather();
         if !self.take_up() {
             return false;
@@ -108,7 +102,7 @@ impl Worker {
 
     /// Like [`turn`](Self::turn), without waiting.
     pub fn try_turn(&self) {
-        if self.reactor.is_current() && self.take_up() {
+        if self.take_up() {
             self.driver.borrow_mut().reap(0);
             self.answer();
         }

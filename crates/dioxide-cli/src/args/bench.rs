@@ -64,7 +64,7 @@ pub enum ScenarioArgs {
     /// every-write).
     ///
     /// `preallocated` is the same inside a file that is fallocated before the clock starts. With
-    /// `--growth zeroed` its space is written as well. `recycled` has no ratio to it.
+    /// `--growth zeroed` its space is written as well, and only then `recycled` has a ratio to it.
     ///
     /// `dioxide` is File::append. Its growth and close are timed.
     ///

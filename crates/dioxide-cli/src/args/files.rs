@@ -29,6 +29,7 @@ const FILES_MAX: i64 = 16_384;
 /// fdatasync of the file is linked to each write.
 ///
 /// `syncfs` is one thread: --iodepth writes in flight together, then one syncfs for all of them.
+/// Without io_uring the writes follow each other.
 ///
 /// `dioxide` is File::write_at with Durability::EveryWrite.
 ///

@@ -50,7 +50,7 @@ pub fn descents(rows: &[Row]) -> Vec<String> {
     paths(rows).iter().map(|path| descent(rows, path)).collect()
 }
 
-/// The name of a matrix. Queues of several depths have one each, compared with the same threads.
+/// The name of a matrix. Queues of several depths have one each, compared with as many threads.
 pub fn path_of(row: &Row) -> String {
     match (row.route, row.point.scenario) {
         (Route::Queue { iodepth }, Scenario::Mixed) => {

@@ -23,6 +23,7 @@ use crate::meter::machine::Machine;
 use crate::output::{self, Page, Tint};
 use crate::terminal::Terminal;
 use anyhow::Result;
+use dioxide::Growth;
 use std::io::Write;
 
 /// The results of a bench.
@@ -97,9 +98,10 @@ fn noise(rows: &[Row]) -> Option<String> {
 }
 
 /// The ratio of `row` to another route at the same point. A recycled file has written space, which
-/// a preallocated one has not.
+/// a preallocated one has only with zeroed growth.
 fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
-    if (row.route, route) == (Route::Recycled, Route::Preallocated) {
+    let is_written = row.point.growth == Some(Growth::Zeroed);
+    if (row.route, route) == (Route::Recycled, Route::Preallocated) && !is_written {
         return None;
     }
     row.ratio_to(beside(rows, row, route)?)

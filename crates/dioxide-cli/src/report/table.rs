@@ -277,7 +277,7 @@ fn optional(rows: &[Row], names: &[String]) -> Vec<usize> {
 fn percentile(row: &Row, percent: f64) -> String {
     let seen = row.timings.seen();
     let above = seen.len() as f64 * (100.0 - percent) / 100.0;
-    let is_known = percent == 100.0 || above >= 1.0;
+    let is_known = percent == 100.0 || above > 0.999;
     known_time(is_known.then(|| seen.value_at_percentile(percent) as f64))
 }
 
