@@ -99,7 +99,7 @@ pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
 /// # Panics
 ///
 /// With the first panic that was [found](WorldTask::found), or that of `main`; and if all threads
-/// wait for each other.
+/// wait for each other. The panic of a thread is found if its handle is dropped.
 pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, WorldResult) {
     assert!(current().is_none(), "a world inside a world");
     let state = WorldState {
@@ -254,7 +254,11 @@ impl WorldTask {
             let result = catch_unwind(AssertUnwindSafe(work));
             *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             // Without a joiner the result is dropped here, and not in parallel with other tasks.
-            drop(place);
+            let left = Arc::into_inner(place).map(Mutex::into_inner);
+            match left.and_then(|left| left.unwrap_or_else(PoisonError::into_inner)) {
+                Some(Err(panic)) => new.found(panic),
+                other => drop(other),
+            }
             HERE.set(None);
             new.end();
         };
@@ -387,6 +391,19 @@ impl<T> WorldThread<T> {
     }
 }
 
+impl<T> Drop for WorldThread<T> {
+    /// A panic that is not taken ends the run, unless this thread unwinds already.
+    fn drop(&mut self) {
+        let left = self.result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(panic)) = left
+            && let Some(task) = current()
+            && !std::thread::panicking()
+        {
+            task.found(panic);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Condvar, Mutex, yield_now};
@@ -514,6 +531,24 @@ mod tests {
             let _one = forks.0.lock();
             let _ = left.join();
         });
+    }
+
+    /// It was lost, with what the thread had found.
+    #[test]
+    fn a_panic_of_a_thread_that_no_thread_joins_ends_the_run() {
+        for sleeps in [false, true] {
+            let ended = catch_unwind(|| {
+                run(3, || {
+                    let thread = spawn(|| panic!("nobody joins me, on purpose"));
+                    if sleeps {
+                        current().unwrap().sleep(1_000_000);
+                    }
+                    drop(thread);
+                })
+            });
+            let panic = ended.expect_err("the panic is lost");
+            assert_eq!(panic.downcast_ref(), Some(&"nobody joins me, on purpose"));
+        }
     }
 
     #[test]

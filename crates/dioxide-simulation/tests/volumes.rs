@@ -404,11 +404,14 @@ fn files_written_side_by_side_survive_a_power_cut() {
     let dir = tempfile::tempdir().unwrap();
     let image = small_volume(dir.path(), &options, &mut fastrand::Rng::with_seed(1));
     let volume = std::fs::read(image).unwrap();
-    for seed in 0..seeds() * 6 {
+    let lives = seeds() * 6;
+    let mut acknowledged = 0;
+    for seed in 0..lives {
         let disk = Disk::new(seed);
         disk.put("volume", &volume);
         let dies_after = fastrand::Rng::with_seed(seed).u64(5..200);
         let (lens, _) = sim::run(seed, || append_side_by_side(&disk, block, dies_after));
+        acknowledged += u64::from(lens != [0; 2]);
         let image = dir.path().join("after.img");
         std::fs::write(&image, disk.crash().content("volume").unwrap()).unwrap();
         run_to(1, "e2fsck", &["-p", image.to_str().unwrap()]);
@@ -428,6 +431,7 @@ fn files_written_side_by_side_survive_a_power_cut() {
             }
         }
     }
+    assert!(acknowledged > lives / 2, "{acknowledged} of {lives} lives acknowledged something");
 }
 
 /// Returns the acknowledged durable length of each file, in bytes.
