@@ -145,21 +145,20 @@ impl Bytes {
         (start + pad + unplaced).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// Splits the content at the edges of writes and at each sector.
-    fn pieces(&self, content: &[u8], from: u64) -> Vec<Range<u64>> {
-        let len = content.len() as u64;
+    /// Splits a range of the file at the edges of writes and at each sector.
+    fn pieces(&self, from: u64, end: u64) -> Vec<Range<u64>> {
         let edges = self
             .writes
             .values()
             .filter_map(Write::range)
             .flat_map(|range| [range.start, range.end]);
-        let sectors = (from / SECTOR + 1..=len / SECTOR).map(|n| n * SECTOR);
+        let sectors = (from / SECTOR + 1..=end / SECTOR).map(|n| n * SECTOR);
         let mut edges: Vec<_> = edges
             .chain(sectors)
-            .chain([from, self.base.len() as u64, len])
+            .chain([from, self.base.len() as u64, end])
             .chain(self.becoming)
             .collect();
-        edges.retain(|edge| (from..=len).contains(edge));
+        edges.retain(|edge| (from..=end).contains(edge));
         edges.sort_unstable();
         edges.dedup();
         edges.windows(2).map(|pair| pair[0]..pair[1]).collect()
@@ -225,14 +224,26 @@ impl Bytes {
     }
 
     fn check(&self, content: &[u8], counts: &dyn Fn(&Write) -> bool, because: &str, at: &str) {
-        for piece in self.pieces(content, 0) {
-            let bytes = &content[piece.start as usize..piece.end as usize];
+        self.check_part(content, 0, counts, because, at);
+    }
+
+    /// As [`check`](Self::check), of the content from this offset on.
+    fn check_part(
+        &self,
+        content: &[u8],
+        from: u64,
+        counts: &dyn Fn(&Write) -> bool,
+        because: &str,
+        at: &str,
+    ) {
+        for piece in self.pieces(from, from + content.len() as u64) {
+            let bytes = &content[(piece.start - from) as usize..(piece.end - from) as usize];
             let explained = self.explains(&piece, bytes, counts);
             let around: Vec<_> = self.around(&piece).collect();
             assert!(
                 explained,
                 "{at}: {piece:?} of {} holds {:?}, where something {because}: {around:?}",
-                content.len(),
+                from + content.len() as u64,
                 self.of_whom(bytes),
             );
         }
@@ -268,7 +279,7 @@ impl Bytes {
     /// The end of the records above `floor`, as a program finds it.
     fn end_of_records(&self, content: &[u8], floor: u64) -> u64 {
         let mut end = floor;
-        for piece in self.pieces(content, floor) {
+        for piece in self.pieces(floor, content.len() as u64) {
             let bytes = &content[piece.start as usize..piece.end as usize];
             if !self.explains(&piece, bytes, &|_| false) {
                 break;
@@ -622,12 +633,26 @@ impl Writer {
                 let mut memory = Buffer::zeroed(SECTOR_BYTES + room);
                 let into = &mut memory[self.random.usize(..=SECTOR_BYTES)..][..room];
                 let from = end - into.len() as u64;
-                let read = self.handles[0].read_at(into, from);
-                read.map_or_else(
-                    |error| self.judge(&error),
-                    |read| assert_eq!(read, into.len(), "{}", self.at),
-                );
+                let noted = lock(&self.shared.bytes).tick();
+                match self.handles[0].read_at(into, from) {
+                    Ok(read) => {
+                        assert_eq!(read, into.len(), "{}", self.at);
+                        self.check_read(into, from, noted);
+                    }
+                    Err(error) => self.judge(&error),
+                }
             }
+        }
+    }
+
+    /// Each write that was acknowledged before the read, at `noted`, is there, or a later one. A
+    /// failure of the disk may have taken it.
+    fn check_read(&self, bytes: &[u8], from: u64, noted: u64) {
+        let counts = |write: &Write| write.acknowledged && write.ended <= Some(noted);
+        if !*lock(&self.shared.may_fail) {
+            let at = format!("{}, a read from {from}", self.at);
+            let because = "was acknowledged before the read";
+            lock(&self.shared.bytes).check_part(bytes, from, &counts, because, &at);
         }
     }
 
