@@ -1,5 +1,6 @@
 //! A log of dioxide-log whose segments were damaged, moved, or forged with valid checksums. It is
-//! refused, or has only records that were once appended under their LSNs.
+//! refused, or has only records that were once appended under their LSNs. Without damage it has
+//! each record that was acknowledged and not removed since.
 #![no_main]
 
 use damage::{Damage, SEGMENT_BYTES, apply, restore, shared};
@@ -28,19 +29,26 @@ enum Step {
     Back(u8),
 }
 
+/// The records that were ever appended under each LSN.
 type Seen = BTreeMap<u64, BTreeSet<Vec<u8>>>;
+/// The records that are acknowledged and not removed.
+type Live = BTreeMap<u64, Vec<u8>>;
 
 fuzz_target!(|program: Program| check(&program));
 
 fn check(program: &Program) {
     let disk = Memory::default();
     let mut seen = Seen::new();
-    write(&disk, program, &mut seen);
+    let live = write(&disk, program, &mut seen);
     let mut forged = false;
     for damage in &program.damages {
         forged |= !apply(damage, &disk);
     }
     let found = read(&disk);
+    if program.damages.is_empty() {
+        let live: Vec<_> = live.into_iter().collect();
+        assert!(found.as_ref() == Some(&live), "records are lost without damage");
+    }
     if let (Some(found), false) = (&found, forged) {
         for (lsn, record) in found {
             let known = seen.get(lsn).is_some_and(|records| records.contains(record));
@@ -60,8 +68,8 @@ fn check(program: &Program) {
                 let records = log.iter_from(log.first_lsn());
                 let records: Vec<_> = records.map(|record| record.expect("it is read")).collect();
                 let records = records.into_iter().map(|(lsn, record)| (lsn.0, record));
-                let found = found.clone().unwrap_or_default();
-                assert!(records.eq(found), "the writer and the view differ");
+                let found = found.as_ref().expect("the view refuses what the writer opens");
+                assert!(records.eq(found.iter().cloned()), "the writer and the view differ");
                 log.close().expect("it is closed");
             }
             Err(Error::Corrupt { .. } | Error::Version { .. }) => assert!(found.is_none()),
@@ -70,9 +78,10 @@ fn check(program: &Program) {
     }
 }
 
-fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
+fn write(disk: &Memory, program: &Program, seen: &mut Seen) -> Live {
     let options = LogOptions::new().segment_bytes(SEGMENT_BYTES as u64).spare_segments(1);
     let log = options.open_storage(shared(disk)).expect("a new log");
+    let mut live = Live::new();
     let mut marker = 0u8;
     let mut record = |bytes: u16| {
         marker = marker.wrapping_add(1);
@@ -82,6 +91,7 @@ fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
         let next = log.next_lsn().0;
         let mut put = |lsn: u64, record: &[u8]| {
             seen.entry(lsn).or_default().insert(record.to_vec());
+            live.insert(lsn, record.to_vec());
         };
         match step {
             Step::Append(bytes) => {
@@ -98,11 +108,16 @@ fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
                     put(lsn, record);
                 }
             }
-            Step::Front(lsn) => log.truncate_front(Lsn(u64::from(*lsn))).expect("memory"),
+            Step::Front(lsn) => {
+                let front = u64::from(*lsn);
+                log.truncate_front(Lsn(front)).expect("memory");
+                live.retain(|lsn, _| *lsn >= front);
+            }
             Step::Back(lsn) => {
                 let (first, lsn) = (log.first_lsn().0, u64::from(*lsn));
                 let lsn = first + lsn % (next + 1 - first);
                 log.truncate_back(Lsn(lsn)).expect("memory");
+                live.retain(|at, _| *at < lsn);
             }
         }
     }
@@ -113,6 +128,7 @@ fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
         log.close().expect("memory");
         restore(disk, &killed);
     }
+    live
 }
 
 /// The records that a view finds. None if the log is refused, or there is none.

@@ -1,5 +1,6 @@
 //! A log of streams whose segments were damaged, moved, or forged with valid checksums. It is
-//! refused, or its streams have only records that were once appended under their LSNs.
+//! refused, or its streams have only records that were once appended under their LSNs. Without
+//! damage they have each record that was acknowledged and not removed since.
 #![no_main]
 
 use damage::{Damage, SEGMENT_BYTES, apply, restore, shared};
@@ -33,18 +34,27 @@ enum Step {
 /// The records of a stream under each LSN.
 type Seen = BTreeMap<(u64, u64), BTreeSet<Vec<u8>>>;
 type Streams = BTreeMap<u64, Vec<(u64, Vec<u8>)>>;
+/// The records that are acknowledged and not removed.
+type Live = BTreeMap<(u64, u64), Vec<u8>>;
 
 fuzz_target!(|program: Program| check(&program));
 
 fn check(program: &Program) {
     let disk = Memory::default();
     let mut seen = Seen::new();
-    write(&disk, program, &mut seen);
+    let live = write(&disk, program, &mut seen);
     let mut forged = false;
     for damage in &program.damages {
         forged |= !apply(damage, &disk);
     }
     let found = view(&disk);
+    if program.damages.is_empty() {
+        let found = found.as_ref().expect("it is refused without damage");
+        let records = found.iter().flat_map(|(id, records)| {
+            records.iter().map(move |(lsn, record)| ((*id, *lsn), record.clone()))
+        });
+        assert!(records.eq(live), "records are lost without damage");
+    }
     if let (Some(found), false) = (&found, forged) {
         for (id, records) in found {
             for (lsn, record) in records {
@@ -60,7 +70,8 @@ fn check(program: &Program) {
     for _ in 0..2 {
         match options().open_streams_storage(shared(&disk)) {
             Ok(log) => {
-                assert_eq!(streams(&log), found.clone().unwrap_or_default());
+                let found = found.as_ref().expect("the view refuses what the writer opens");
+                assert_eq!(streams(&log), *found);
                 log.close().expect("it is closed");
             }
             Err(error) => assert!(is_refusal(&error) && found.is_none(), "{error}"),
@@ -77,8 +88,9 @@ fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::Version { .. } | Error::Options(_))
 }
 
-fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
+fn write(disk: &Memory, program: &Program, seen: &mut Seen) -> Live {
     let log = options().open_streams_storage(shared(disk)).expect("a new log");
+    let mut live = Live::new();
     let mut marker = 0u8;
     let mut record = |bytes: u16| {
         marker = marker.wrapping_add(1);
@@ -94,6 +106,7 @@ fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
         let (id, first, next) = (stream.id(), stream.first_lsn().0, stream.next_lsn().0);
         let mut put = |lsn: u64, record: &[u8]| {
             seen.entry((id, lsn)).or_default().insert(record.to_vec());
+            live.insert((id, lsn), record.to_vec());
         };
         match step {
             Step::Append(_, bytes) => {
@@ -109,18 +122,27 @@ fn write(disk: &Memory, program: &Program, seen: &mut Seen) {
                     put(lsn, record);
                 }
             }
-            Step::Front(_, lsn) => stream.truncate_front(Lsn(u64::from(*lsn))).expect("memory"),
+            Step::Front(_, lsn) => {
+                let front = u64::from(*lsn);
+                stream.truncate_front(Lsn(front)).expect("memory");
+                live.retain(|(of, lsn), _| *of != id || *lsn >= front);
+            }
             Step::Back(_, lsn) => {
                 let lsn = first + u64::from(*lsn) % (next + 1 - first);
                 stream.truncate_back(Lsn(lsn)).expect("memory");
+                live.retain(|(of, at), _| *of != id || *at < lsn);
             }
-            Step::Remove(_) => stream.remove().expect("memory"),
+            Step::Remove(_) => {
+                stream.remove().expect("memory");
+                live.retain(|(of, _), _| *of != id);
+            }
         }
     }
     // As a kill leaves it.
     let killed = disk.copy();
     log.close().expect("memory");
     restore(disk, &killed);
+    live
 }
 
 fn streams(log: &StreamLog) -> Streams {
