@@ -28,6 +28,7 @@ struct Program {
     growth: u8,
     pads: bool,
     allocates: bool,
+    writes_zeroes: bool,
     short_writes: bool,
     interrupted: bool,
     operations: Vec<Operation>,
@@ -68,6 +69,7 @@ fuzz_target!(|program: Program| {
     let mut settings = Settings::default();
     settings.capacity_bytes = DISK_BYTES;
     settings.allocates = program.allocates;
+    settings.writes_zeroes = program.writes_zeroes;
     settings.short_one_in = if program.short_writes { 3 } else { 0 };
     settings.interrupted_one_in = if program.interrupted { 4 } else { 0 };
     let mut model = Model {

@@ -47,6 +47,11 @@ impl Disk {
         Self::with(Settings { capacity_bytes, allocates: false, ..Settings::default() })
     }
 
+    /// A disk that fills space with zeros by itself.
+    fn that_writes_zeroes(capacity_bytes: u64) -> Self {
+        Self::with(Settings { capacity_bytes, writes_zeroes: true, ..Settings::default() })
+    }
+
     /// A disk whose file system may commit changes in any order.
     fn without_order(capacity_bytes: u64) -> Self {
         Self::with(Settings { capacity_bytes, commits_fast: true, ..Settings::default() })
@@ -273,6 +278,19 @@ fn zeros_that_find_no_space_are_taken_back_and_fewer_are_tried() {
     );
     file.finish().unwrap();
     assert_eq!(contents(&file), (1..=16).collect::<Vec<_>>());
+}
+
+#[test]
+fn zeros_by_the_device_leave_what_was_acknowledged() {
+    let sim = Disk::that_writes_zeroes(DISK_BYTES);
+    let file = open_on(sim, Some(Prepared::Zeroed), FileSystems::default()).unwrap();
+    for first in (1..=320).step_by(16) {
+        file.append(&record(first, 16), true).unwrap();
+        assert_eq!(contents(&file), (1..first + 16).collect::<Vec<_>>());
+    }
+    assert!(file.stats().growths > 1, "it grew beside nothing");
+    file.finish().unwrap();
+    assert_eq!(contents(&file), (1..=320).collect::<Vec<_>>());
 }
 
 #[test]
@@ -870,9 +888,10 @@ type NewDisk = fn(u64) -> Disk;
 /// every call of the recovery that follows.
 #[test]
 fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
-    let disks: [(NewDisk, Prepared); 3] = [
+    let disks: [(NewDisk, Prepared); 4] = [
         (Disk::new, Prepared::Unwritten),
         (Disk::new, Prepared::Zeroed),
+        (Disk::that_writes_zeroes, Prepared::Zeroed),
         (Disk::without_allocation, Prepared::Zeroed),
     ];
     for (disk, prepared) in disks {

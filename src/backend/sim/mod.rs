@@ -57,6 +57,8 @@ pub struct Settings {
     pub lies_about_flushes: bool,
     /// Each commit is one of a single file, as a fast commit of ext4.
     pub commits_fast: bool,
+    /// The device writes zeros by itself, into space that can be allocated unwritten.
+    pub writes_zeroes: bool,
 }
 
 impl Default for Settings {
@@ -70,6 +72,7 @@ impl Default for Settings {
             interrupted_one_in: 0,
             lies_about_flushes: false,
             commits_fast: false,
+            writes_zeroes: false,
         }
     }
 }
@@ -530,8 +533,26 @@ impl Backend for Sim {
         self.change(Call::Allocate, |state| state.allocate(self.inode, start, end))
     }
 
-    fn write_zeroes(&self, _start: u64, _end: u64) -> io::Result<()> {
-        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    /// As a write of zeros, which the device may do in part.
+    fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()> {
+        if !(self.device.allocates() && self.device.state().faults.settings.writes_zeroes) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        let zeros = vec![0; (end - start) as usize];
+        let begun =
+            self.device.begin(Call::Allocate, |state| state.send(self.inode, start, zeros)).wait();
+        self.device.end(begun, |state, ticket, fate| {
+            if fate.is_err() {
+                if state.is_dead() {
+                    state.recall(ticket)
+                } else {
+                    state.fail(ticket)
+                }
+                return fate;
+            }
+            let is_whole = state.land(ticket, false)? == end - start;
+            if is_whole { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) }
+        })
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {

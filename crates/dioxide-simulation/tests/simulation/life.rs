@@ -132,6 +132,7 @@ pub fn drawn(random: &mut fastrand::Rng) -> (Settings, Growth) {
     settings.interrupted_one_in = [0, 0, 3, 20][random.usize(..4)];
     let growth =
         [Growth::Unwritten, Growth::Unwritten, Growth::Zeroed, Growth::None][random.usize(..4)];
+    settings.writes_zeroes = random.bool();
     (settings, growth)
 }
 
