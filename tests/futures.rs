@@ -928,8 +928,10 @@ fn the_last_handle_of_a_device_did_not_settle_the_queues_of_its_thread(disk: Dis
     let file = log(Durability::OnSync).open(dir.path().join("log"))?;
     let reactor = Reactor::start(QueueOptions::new().depth(64))?;
     let other = reactor.attach(OpenOptions::new().write(true).open(&*disk)?);
+    // The disk is kept until all handles are dropped.
+    let device = disk.to_path_buf();
     within_patience(move || {
-        let reader = reactor.attach(File::open(&*disk).expect("it opens"));
+        let reader = reactor.attach(File::open(&device).expect("it opens"));
         assert_eq!(block_on(reader.read_at(Buffer::zeroed(BLOCK), 0)).0, Ok(BLOCK_BYTES));
         let queue = Queue::new(1);
         queue.append(&file, Buffer::zeroed(BLOCK), 0).expect("there is room for one");
