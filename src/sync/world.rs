@@ -539,7 +539,7 @@ mod tests {
         for sleeps in [false, true] {
             let ended = catch_unwind(|| {
                 run(3, || {
-                    let thread = spawn(|| panic!("nobody joins me, on purpose"));
+                    let thread = spawn(|| panic!("no thread joins me, on purpose"));
                     if sleeps {
                         current().unwrap().sleep(1_000_000);
                     }
@@ -547,7 +547,7 @@ mod tests {
                 })
             });
             let panic = ended.expect_err("the panic is lost");
-            assert_eq!(panic.downcast_ref(), Some(&"nobody joins me, on purpose"));
+            assert_eq!(panic.downcast_ref(), Some(&"no thread joins me, on purpose"));
         }
     }
 

@@ -134,13 +134,14 @@ impl<'a> RingWrites<'a> {
             1 => squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS,
             _ => squeue::Flags::IO_LINK,
         };
-        let entries = if self.syncs { vec![write.flags(linked), sync] } else { vec![write] };
+        let entries = [if self.syncs { write.flags(linked) } else { write }, sync];
+        let entries = if self.syncs { &entries[..] } else { &entries[..1] };
         let completions_left = self.completions_each;
         self.slots[slot] = Some(InFlight { block, completions_left, outcome: Ok(()) });
         self.in_flight += 1;
         // SAFETY: the block stays at its address in its slot until both entries are complete, and
         // drop waits for that. If that fails, the block is leaked. The file outlives the ring.
-        unsafe { self.ring.submission().push_multiple(&entries) }
+        unsafe { self.ring.submission().push_multiple(entries) }
             .expect("there is room for both entries of each slot");
     }
 
