@@ -46,7 +46,8 @@ counters! {
     tail_rewrites,
     /// Flushes, without those of RWF_DSYNC.
     flushes,
-    /// Flushes that this file needed and that another file of the file system made for it.
+    /// Flushes that this file needed, and that another file of the file system made for it, or
+    /// another thread.
     flushes_shared,
     /// Completed growth steps.
     growths,

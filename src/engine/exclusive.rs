@@ -366,7 +366,7 @@ impl Engine {
     fn adopt(&self, change: impl FnOnce(&mut Core<Token>)) {
         let mut core = self.lock();
         change(&mut core);
-        self.publish_len(&core);
+        self.publish(&core);
         drop(core);
         self.packer.forget(Span { start: 0, end: u64::MAX });
         self.left_behind.store(0, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! One open file or device: the control flow between the core, the backend and the callers. All
 //! handles and threads of the file share it.
 //!
-//! A caller submits its operation to the [`Core`] and waits. The core returns requests, and each
+//! A caller submits its operation to the [`Core`] and waits, unless the core need not know of it
+//! (`course_of_write`, `write_among`, `sync_among`). The core returns requests, and each
 //! goes to one of the callers that wait for it. There are no I/O threads. A lone writer performs
 //! its own write. With many writers, the first of a group writes for the group (leader and
 //! followers).
@@ -45,10 +46,11 @@ use crate::os_error::{self, flushed};
 use crate::rules::flush::{Reach, SyncMethod, Turn};
 use crate::rules::growth::{GrowthConfig, Planner};
 use crate::rules::marker::{Marker, Prepared};
-use crate::rules::merge::{self, Refusals, Span};
+use crate::rules::merge::{self, Refusals, Sequential, Span};
 use crate::rules::pack::{self, Shape};
 use crate::rules::policy::Growth;
 use crate::rules::recovery::Recovery;
+use crate::rules::size::Sizes;
 use crate::stats::{Counters, Stats, count};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::inflight::{DrainGate, InFlightGuard};
@@ -60,7 +62,7 @@ use abort::AbortOnPanic;
 use core::{Core, Dio, Failure, Fill, LeaderTask, Outbox, Request, RequestCall, Work};
 use packing::Packer;
 use placement::Placement;
-use process::{EndedFlush, FileSystems, Flushing, Process};
+use process::{CountedDurable, EndedFlush, FileSystems, Flushing, Process};
 use reactor::Reactor;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -87,6 +89,15 @@ pub(crate) struct Parts {
     pub held: Option<Marker>,
 }
 
+/// Whether the durable writes of threads are adjacent. An update that is lost does no harm.
+#[derive(Debug, Default)]
+struct SequentialWrites {
+    /// The end of the last one.
+    end: AtomicU64,
+    /// [`Sequential`].
+    score: AtomicU64,
+}
+
 /// One open file or device.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -110,6 +121,10 @@ pub(crate) struct Engine {
     sleepers: Arc<Sleepers>,
     /// Copy of the core's `written`, readable without its lock.
     len: CachePadded<AtomicU64>,
+    /// Copy of the core's `durable`.
+    durable: AtomicU64,
+    /// Copy of [`Core::has_stopped`]. Set once.
+    stopped: AtomicBool,
     gate: DrainGate,
     grower_ended: Condvar,
     grower: Mutex<Option<JoinHandle>>,
@@ -125,6 +140,7 @@ pub(crate) struct Engine {
     /// Set once, while no operation is in flight. Some writes replace parts of blocks, so the core
     /// orders all writes.
     writes_parts: AtomicBool,
+    sequential: CachePadded<SequentialWrites>,
     /// Reactors of other threads that may hold this engine.
     reactors: Mutex<Vec<Arc<Reactor>>>,
     counters: CachePadded<Counters>,
@@ -157,6 +173,8 @@ impl Engine {
             packer: CachePadded(Packer::new(parts.alignment)),
             sleepers: Arc::default(),
             len: CachePadded(AtomicU64::new(len)),
+            durable: AtomicU64::new(len),
+            stopped: AtomicBool::new(false),
             gate: DrainGate::default(),
             grower_ended: Condvar::default(),
             grower: Mutex::default(),
@@ -165,6 +183,7 @@ impl Engine {
             kept_to: AtomicU64::new(len),
             closed: AtomicBool::new(false),
             writes_parts: AtomicBool::new(false),
+            sequential: CachePadded::default(),
             reactors: Mutex::default(),
             counters: CachePadded::default(),
         }
@@ -231,16 +250,60 @@ impl Engine {
         let fail = |kind| self.error(Operation::Write, Some(offset), kind);
         self.prepare_write(data.len() as u64, offset);
         let _pass = self.begin(Operation::Write)?;
+        let one = (durable && self.journal.is_ok()).then(|| self.fs.count_durable());
+        // Only after the end is checked.
+        let range = || offset..offset + data.len() as u64;
+        let is_among_many = one.as_ref().is_some_and(CountedDurable::is_among_many);
         match self.course_of_write(data, offset, durable)? {
+            Course::Core(_) if is_among_many && self.goes_alone(data, range()) => {
+                self.write_among(data, offset).map_err(fail)
+            }
             Course::Core(dio) => self.run(dio, durable).map(drop).map_err(fail),
             Course::Direct(_) => {
                 let segments = &[Segment::of(data)];
                 let transfer = RequestIo::of_write(data.len() as u64, self.alignment.offset)
                     .with_flush(durable);
                 let result = io::write_fully(&*self.backend, segments, offset, transfer);
-                self.judge_write(result, offset).map_err(|failure| fail(failure.kind))
+                self.judge_place(result, range()).map_err(|failure| fail(failure.kind))
             }
             Course::Done(_) => Ok(()),
+        }
+    }
+
+    /// A durable write of a thread beside those of others: a write, then a flush that they share.
+    /// The core need not know of either.
+    fn write_among(self: &Arc<Self>, data: &[u8], offset: u64) -> Result<(), ErrorKind> {
+        let begun = observe::begun();
+        let (bytes, segments) = (data.len() as u64, &[Segment::of(data)]);
+        self.count_request(1, None);
+        count(&self.counters.request_bytes, bytes);
+        let transfer = RequestIo::of_write(bytes, self.alignment.offset);
+        let result = io::write_fully(&*self.backend, segments, offset, transfer);
+        let result = self.judge_place(result, offset..offset + bytes);
+        observe::ended(begun, |took| {
+            let (file, error) = (&*self.path, result.as_ref().err().map(|failure| &*failure.cause));
+            Event::Write { file, operations: 1, bytes, dsync: false, took, error }
+        });
+        result.map_err(|failure| failure.kind)?;
+        self.sync_among()
+    }
+
+    /// A flush of a thread beside those of others, for all writes of the file that have finished.
+    fn sync_among(self: &Arc<Self>) -> Result<(), ErrorKind> {
+        queue::settle_own();
+        let _all_or_nothing = AbortOnPanic::armed();
+        let covers = self.len();
+        match self.flush_among(true) {
+            Ok(()) if self.durable.load(Ordering::Relaxed) < covers => {
+                self.step(|core, out| core.on_flushed(covers, out));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+            Err(failure) => {
+                // It also fails the operations that the core has.
+                self.step(|core, out| core.wedge(failure.cause.clone(), out));
+                Err(ErrorKind::Wedged(failure.cause))
+            }
         }
     }
 
@@ -262,8 +325,14 @@ impl Engine {
     }
 
     pub fn sync_data(self: &Arc<Self>) -> Result<()> {
+        let fail = |kind| self.error(Operation::Flush, None, kind);
         let _pass = self.begin(Operation::Flush)?;
-        self.run(Dio::Sync, true).map(drop).map_err(|kind| self.error(Operation::Flush, None, kind))
+        let one = self.journal.is_ok().then(|| self.fs.count_durable());
+        if one.as_ref().is_some_and(CountedDurable::is_among_many) && !self.is_stopped() {
+            self.sync_among().map_err(fail)
+        } else {
+            self.run(Dio::Sync, true).map(drop).map_err(fail)
+        }
     }
 
     /// Whether one flush can be that of both files.
@@ -307,20 +376,38 @@ impl Engine {
         if data.is_empty() {
             return Ok(Course::Done(0));
         }
-        let append_unit = self.alignment.append;
-        // An append may rewrite a partial last block.
-        let is_in_full_blocks = self.is_device || end <= self.len() / append_unit * append_unit;
-        // The core need not know: the file system orders overlapping writes, and there is no flush
-        // to share or to fail.
-        let is_direct = is_in_full_blocks
-            && !self.writes_parts()
-            && self.needs_no_packing(data, offset)
-            && !self.flushes_each_write
-            && (!durable || self.writes_through);
+        // There is no flush to share or to fail.
+        let has_no_flush = !durable || self.writes_through;
+        let is_direct = has_no_flush && self.is_independent(data, offset..end);
         Ok(match is_direct {
             true => Course::Direct(data.len() as u64),
             false => Course::Core(Dio::Write(Segment::of(data), offset)),
         })
+    }
+
+    /// Whether the core need not know of a write: the file system orders overlapping ones.
+    fn is_independent(&self, data: &[u8], range: Range<u64>) -> bool {
+        let append_unit = self.alignment.append;
+        // An append may rewrite a partial last block.
+        let is_in_full_blocks =
+            self.is_device || range.end <= self.len() / append_unit * append_unit;
+        is_in_full_blocks
+            && !self.writes_parts()
+            && self.needs_no_packing(data, range.start)
+            && !self.flushes_each_write
+    }
+
+    /// Whether a durable write beside others is best a request by itself. The core merges adjacent
+    /// ones.
+    fn goes_alone(&self, data: &[u8], range: Range<u64>) -> bool {
+        let Range { start, end } = range;
+        let is_adjacent = self.sequential.end.swap(end, Ordering::Relaxed) == start;
+        let before = Sequential(self.sequential.score.load(Ordering::Relaxed));
+        let score = before.after(is_adjacent);
+        if score != before {
+            self.sequential.score.store(score.0, Ordering::Relaxed);
+        }
+        !score.merges(end - start) && !self.is_stopped() && self.is_independent(data, start..end)
     }
 
     /// The end of a write. Fails if that is impossible on this file.
@@ -465,7 +552,7 @@ impl Engine {
             let _all_or_nothing = AbortOnPanic::armed();
             match news {
                 News::Task(Task::Request(request)) => self.perform(request),
-                News::Task(Task::Flush(turn, request)) => self.perform_in_turn(turn, request),
+                News::Task(Task::Flush(..)) => unreachable!("a thread waits for its turn"),
                 News::Task(Task::Lead(call)) => self.on_called(call, durable),
                 News::Done(outcome) => return outcome,
             }
@@ -518,16 +605,26 @@ impl Engine {
         let _all_or_nothing = AbortOnPanic::armed();
         core.set_company(has_company);
         let result = change(&mut core, &mut out);
-        self.publish_len(&core);
+        self.publish(&core);
         (result, out)
     }
 
-    /// Stores the length only if it changed: other threads may be reading it.
-    fn publish_len(&self, core: &Core<Token>) {
-        let written = core.sizes().written;
-        if self.len.load(Ordering::Relaxed) != written {
-            self.len.store(written, Ordering::Release);
+    /// Stores what others read without the lock. Only if it changed: they may be reading.
+    fn publish(&self, core: &Core<Token>) {
+        let Sizes { written, durable, .. } = core.sizes();
+        for (copy, value) in [(&*self.len, written), (&self.durable, durable)] {
+            if copy.load(Ordering::Relaxed) != value {
+                copy.store(value, Ordering::Release);
+            }
         }
+        if core.has_stopped() && !self.is_stopped() {
+            self.stopped.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether a failed flush has stopped the file. It may not have wedged the file system.
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     /// Runs a call as the leader. A durable group is worth a yield to operations of the file that
@@ -565,17 +662,55 @@ impl Engine {
         self.journal.is_ok() && self.fs.is_busy()
     }
 
-    fn perform(self: &Arc<Self>, request: Request<Token>) {
-        let turn = match (&request.work, &self.journal) {
-            (Work::Flush, Ok(_)) => {
-                let needs = self.reach_of_flush();
-                self.share(request, needs, 0)
-            }
-            _ => Some((Turn::Alone, request)),
+    fn perform(self: &Arc<Self>, mut request: Request<Token>) {
+        let result = match (&request.work, &self.journal) {
+            (Work::Flush, Ok(_)) => self.flush_among(false),
+            _ => self.perform_alone(&mut request),
         };
-        // Without a turn, the request comes back when it is covered, or leads.
-        if let Some((turn, request)) = turn {
-            self.perform_in_turn(turn, request);
+        self.step(|core, out| core.on_completed(request.id, result, out));
+    }
+
+    fn perform_alone(&self, request: &mut Request<Token>) -> Result<(), Failure> {
+        let begun = self.begin_request(request, Turn::Alone)?;
+        let result = match &request.work {
+            Work::Flush => flushed(|| self.backend.flush()),
+            Work::Write { segments, offset, .. } => {
+                let transfer = self.transfer_of(&request.work);
+                io::write_fully(&*self.backend, segments, *offset, transfer)
+            }
+        };
+        let result = match self.end_flush(&request.work, begun, &result) {
+            AfterFlush::Settles(ended) => self.fs.awaited(ended, result),
+            AfterFlush::Final | AfterFlush::FlushesAlone => result,
+        };
+        let work = std::mem::replace(&mut request.work, Work::Flush);
+        self.end_request(work, request.call.take(), result)
+    }
+
+    /// Makes the finished writes of the file durable, by a flush that others may share. Many
+    /// threads need one now if `is_among_many`.
+    fn flush_among(&self, is_among_many: bool) -> Result<(), Failure> {
+        let mut needs = self.reach_of_flush();
+        loop {
+            let turn = needs.map_or_else(|turn| turn, |needs| self.fs.turn(needs, is_among_many));
+            let call = call_of(&Work::Flush, turn);
+            self.count_flush(turn);
+            let begun = self.begin_flush(&Work::Flush, turn);
+            let result = match begun {
+                Begun::Flush(_) => flushed(|| self.backend.flush()),
+                Begun::Shared(..) => flushed(|| self.journal().commit()),
+                Begun::Without => Ok(()),
+                Begun::Superseded => continue,
+            };
+            let result = match self.end_flush(&Work::Flush, begun, &result) {
+                AfterFlush::Final => result,
+                AfterFlush::Settles(ended) => self.fs.awaited(ended, result),
+                AfterFlush::FlushesAlone => {
+                    needs = Err(Turn::Alone);
+                    continue;
+                }
+            };
+            return self.end_request(Work::Flush, call, result);
         }
     }
 
@@ -584,12 +719,17 @@ impl Engine {
     /// [`share`](Self::share): no leader waits here.
     fn reach_of_flush(&self) -> Result<Reach, Turn> {
         let least = self.journal().least_reach();
-        match self.placement.prepare_flush(|| flushed(|| self.backend.write_back())) {
+        let write_back = || {
+            // Before another flush of the file learns less: the kernel returns the error once.
+            flushed(|| self.backend.write_back()).inspect_err(|error| {
+                if os_error::is_failed_flush(error) {
+                    self.fs.wedge(self.cause(Operation::Flush, None, error));
+                }
+            })
+        };
+        match self.placement.prepare_flush(write_back) {
             Ok(needs) => Ok(needs.max(least)),
-            Err(error) if os_error::is_failed_flush(&error) => {
-                self.fs.wedge(self.cause(Operation::Flush, None, &error));
-                Err(Turn::Refused)
-            }
+            Err(error) if os_error::is_failed_flush(&error) => Err(Turn::Refused),
             Err(_) => Err(Turn::Alone),
         }
     }
@@ -607,33 +747,6 @@ impl Engine {
         }
     }
 
-    fn perform_in_turn(self: &Arc<Self>, turn: Turn, mut request: Request<Token>) {
-        let result = match self.begin_request(&mut request, turn) {
-            Err(failure) => Err(failure),
-            Ok(Begun::Superseded) => return self.perform(request),
-            Ok(begun) => {
-                let result = match (&request.work, &begun) {
-                    (Work::Flush, Begun::Flush(_)) => flushed(|| self.backend.flush()),
-                    (Work::Flush, Begun::Shared(..)) => flushed(|| self.journal().commit()),
-                    (Work::Flush, _) => Ok(()),
-                    (Work::Write { segments, offset, .. }, _) => io::write_fully(
-                        &*self.backend,
-                        segments,
-                        *offset,
-                        self.transfer_of(&request.work),
-                    ),
-                };
-                let result = match self.end_flush(&request.work, begun, &result) {
-                    AfterFlush::Final => result,
-                    AfterFlush::Settles(ended) => self.fs.awaited(ended, result),
-                    AfterFlush::FlushesAlone => return self.perform_in_turn(Turn::Alone, request),
-                };
-                self.end_request(request.work, request.call, result)
-            }
-        };
-        self.step(|core, out| core.on_completed(request.id, result, out));
-    }
-
     fn journal(&self) -> &dyn Journal {
         self.journal.as_deref().expect("a file with shared flushes has one")
     }
@@ -647,35 +760,34 @@ impl Engine {
         request.call = call_of(&request.work, turn);
         let work = &mut request.work;
         self.make_ready(work, turn).inspect_err(|_| self.undo(work))?;
+        Ok(self.begin_flush(work, turn))
+    }
+
+    fn begin_flush(&self, work: &Work, turn: Turn) -> Begun {
         match turn {
-            Turn::Covered | Turn::Refused => Ok(Begun::Without),
+            Turn::Covered | Turn::Refused => Begun::Without,
             Turn::Leads(election) => {
                 let Some((flush, needs)) = self.fs.lead(election) else {
-                    return Ok(Begun::Superseded);
+                    return Begun::Superseded;
                 };
                 // After the number is taken: what the flush covers has joined the journal before.
                 if needs == Reach::Device || self.journal().join().is_ok() {
-                    return Ok(Begun::Shared(flush, needs));
+                    return Begun::Shared(flush, needs);
                 }
                 self.fs.end_in_vain(flush, false);
-                Ok(Begun::Flush(self.fs.begin_flush()))
+                Begun::Flush(self.fs.begin_flush())
             }
             Turn::Alone if work.flushes() || self.flushes_each_write => {
-                Ok(Begun::Flush(self.fs.begin_flush()))
+                Begun::Flush(self.fs.begin_flush())
             }
-            Turn::Alone => Ok(Begun::Without),
+            Turn::Alone => Begun::Without,
         }
     }
 
     fn make_ready(&self, work: &mut Work, turn: Turn) -> Result<(), Failure> {
         let len = work.len();
         match work {
-            Work::Flush => match turn {
-                Turn::Covered => count(&self.counters.flushes_shared, 1),
-                Turn::Alone => count(&self.counters.flushes, 1),
-                // A leader is counted when it ends.
-                Turn::Leads(_) | Turn::Refused => {}
-            },
+            Work::Flush => self.count_flush(turn),
             Work::Write { segments, fill, offset, sync_method, extends, .. } => {
                 self.count_request(segments.len(), *sync_method);
                 if extends.is_some() {
@@ -794,8 +906,7 @@ impl Engine {
         });
     }
 
-    /// Records where a write went. A look is worth it only for a flush of the device that others
-    /// share.
+    /// Records where a write went.
     fn place(&self, work: &Work, succeeded: bool) {
         match work {
             Work::Write {
@@ -803,9 +914,7 @@ impl Engine {
                 sync_method: Some(SyncMethod::SharedFlush),
                 extends: None,
                 ..
-            } if succeeded && self.is_in_company() => {
-                self.placement.on_written(&*self.backend, *offset..offset + work.len())
-            }
+            } => self.find_place(*offset..*offset + work.len(), succeeded),
             _ => self.placement.on_written_anywhere(),
         }
     }
@@ -833,6 +942,15 @@ impl Engine {
         observe::ended(begun, |took| Event::Append { file: &self.path, bytes, took });
     }
 
+    fn count_flush(&self, turn: Turn) {
+        match turn {
+            Turn::Covered => count(&self.counters.flushes_shared, 1),
+            Turn::Alone => count(&self.counters.flushes, 1),
+            // A leader is counted when it ends.
+            Turn::Leads(_) | Turn::Refused => {}
+        }
+    }
+
     fn count_request(&self, operations: usize, sync_method: Option<SyncMethod>) {
         count(&self.counters.requests, 1);
         count(&self.counters.dsync_requests, u64::from(sync_method == Some(SyncMethod::Dsync)));
@@ -857,10 +975,30 @@ impl Engine {
         Failure { kind, cause, wedges: false }
     }
 
-    /// Takes the result of a write without a request: wherever it went, it may need a commit.
+    /// Takes the result of a write that the core does not know: wherever it went, it may need a
+    /// commit.
     fn judge_write(&self, result: std::io::Result<()>, offset: u64) -> Result<(), Failure> {
         self.placement.on_written_anywhere();
         self.judge(result, Operation::Write, offset)
+    }
+
+    /// The same, of a write whose thread may look where it went.
+    fn judge_place(&self, result: std::io::Result<()>, range: Range<u64>) -> Result<(), Failure> {
+        let offset = range.start;
+        self.find_place(range, result.is_ok());
+        self.judge(result, Operation::Write, offset)
+    }
+
+    /// Looks where a write went. That is worth it only for a flush of the device that others share.
+    fn find_place(&self, range: Range<u64>, succeeded: bool) {
+        if self.placement.is_unplaced() {
+            return;
+        }
+        if succeeded && self.is_in_company() {
+            self.placement.on_written(&*self.backend, range);
+        } else {
+            self.placement.on_written_anywhere();
+        }
     }
 
     /// Converts the result of a request for the core. After a failed flush on this file system,

@@ -16,6 +16,9 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::ops::Range;
 
+/// Number of writes between two flushes that are looked up.
+const LOOKS_PER_FLUSH_MAX: u64 = 64;
+
 /// The placement of a file's writes.
 #[derive(Debug)]
 pub(super) struct Placement {
@@ -25,6 +28,11 @@ pub(super) struct Placement {
     changed: AtomicU64,
     /// A write may be in the page cache.
     is_unplaced: AtomicBool,
+    /// A flush writes the file back, or has failed to.
+    is_written_back: AtomicBool,
+    write_back: Mutex<()>,
+    /// Number of writes that may still be looked up before the next flush.
+    looks_left: AtomicU64,
     committed: Mutex<Committed>,
 }
 
@@ -32,7 +40,15 @@ impl Placement {
     /// Of a file that was just opened. What came before may need a commit as well.
     pub fn new(fs: FileSystems) -> Self {
         let changed = AtomicU64::new(fs.ticket());
-        Self { fs, changed, is_unplaced: AtomicBool::new(true), committed: Mutex::default() }
+        Self {
+            fs,
+            changed,
+            is_unplaced: AtomicBool::new(true),
+            is_written_back: AtomicBool::new(false),
+            write_back: Mutex::default(),
+            looks_left: AtomicU64::new(LOOKS_PER_FLUSH_MAX),
+            committed: Mutex::default(),
+        }
     }
 
     /// Records that the size or the extents have changed.
@@ -53,9 +69,20 @@ impl Placement {
         }
     }
 
-    /// Records that a write has finished, and looks whether it is in place.
+    /// Whether a write may be in the page cache, so that no look at another gains anything.
+    pub fn is_unplaced(&self) -> bool {
+        self.is_unplaced.load(Ordering::Acquire)
+    }
+
+    /// Records that a write has finished, and looks whether it is in place. Many writes before a
+    /// flush cost more looks than its commit is worth.
     pub fn on_written(&self, backend: &dyn Backend, range: Range<u64>) {
-        if !self.is_in_place(backend, range).unwrap_or(false) {
+        if self.is_unplaced() {
+            return;
+        }
+        let left = self.looks_left.load(Ordering::Relaxed);
+        self.looks_left.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left == 0 || !self.is_in_place(backend, range).unwrap_or(false) {
             self.on_written_anywhere();
         }
     }
@@ -105,11 +132,21 @@ impl Placement {
     }
 
     /// Returns what a flush needs now. Writes the file back first, because only a flush of this
-    /// file would.
+    /// file would. One thread at a time does that, and the other flushes of the file wait for it.
     pub fn prepare_flush(&self, write_back: impl FnOnce() -> io::Result<()>) -> io::Result<Reach> {
-        if self.is_unplaced.swap(false, Ordering::AcqRel) {
-            write_back().inspect_err(|_| self.on_written_anywhere())?;
-            self.need_commit();
+        if self.looks_left.load(Ordering::Relaxed) != LOOKS_PER_FLUSH_MAX {
+            self.looks_left.store(LOOKS_PER_FLUSH_MAX, Ordering::Relaxed);
+        }
+        // In this order: the flush that takes the first flag has set the second. That stays until
+        // all see that a commit is needed, and after a failure until a write-back has succeeded.
+        if self.is_unplaced() || self.is_written_back.load(Ordering::Acquire) {
+            let _alone = self.write_back.lock();
+            self.is_written_back.store(true, Ordering::Release);
+            if self.is_unplaced.swap(false, Ordering::AcqRel) {
+                write_back().inspect_err(|_| self.on_written_anywhere())?;
+                self.need_commit();
+            }
+            self.is_written_back.store(false, Ordering::Release);
         }
         Ok(self.reach())
     }
@@ -129,6 +166,8 @@ mod tests {
     use crate::engine::process::Process;
     use crate::sys::probe::Through;
     use std::cell::Cell;
+    #[cfg(loom)]
+    use std::sync::Arc;
 
     /// No device has this number.
     const NOWHERE: u64 = 0xFFFF_FFF1;
@@ -157,6 +196,43 @@ mod tests {
             .expect_err("it is not written back");
         placement.changed.store(0, Ordering::Release);
         assert_eq!((needs(), calls.get()), (Reach::FileSystem, 3), "it is tried again");
+    }
+
+    /// The defect: two threads synced one file. One wrote it back, and the other asked for a flush
+    /// of the device meanwhile, which did not cover that. So it did if the first one failed.
+    #[cfg(loom)]
+    #[test]
+    fn loom_a_flush_beside_the_one_that_writes_back_waits_for_it() {
+        [false, true].into_iter().for_each(flush_beside_a_write_back);
+    }
+
+    /// The first write-back fails, if `fails`.
+    #[cfg(loom)]
+    fn flush_beside_a_write_back(fails: bool) {
+        crate::sync::explore(3, move || {
+            let placement = Arc::new(Placement::new(FileSystems::default()));
+            placement.changed.store(0, Ordering::Release);
+            let is_on_disk = Arc::new(AtomicBool::new(false));
+            let fails = Arc::new(AtomicBool::new(fails));
+            let flush = move |placement: &Placement, is_on_disk: &AtomicBool| {
+                let write_back = || {
+                    if fails.swap(false, Ordering::Relaxed) {
+                        return Err(io::ErrorKind::Unsupported.into());
+                    }
+                    is_on_disk.store(true, Ordering::Relaxed);
+                    Ok(())
+                };
+                if let Ok(needs) = placement.prepare_flush(write_back) {
+                    assert!(is_on_disk.load(Ordering::Relaxed), "it is written back");
+                    assert_eq!(needs, Reach::FileSystem, "and needs a commit");
+                }
+            };
+            let other_flush = flush.clone();
+            let (other, on_disk) = (placement.clone(), is_on_disk.clone());
+            let other = loom::thread::spawn(move || other_flush(&other, &on_disk));
+            flush(&placement, &is_on_disk);
+            other.join().expect("no panic");
+        });
     }
 
     /// Space that was grown since the last commit is found only after the next one.

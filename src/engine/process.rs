@@ -12,8 +12,8 @@ use crate::observe::{self, Event};
 use crate::os_error;
 use crate::rules::flush::{Domain, Election, Reach, SHARERS_MIN, Turn};
 use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock, enlist};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{CachePadded, Condvar, Mutex, MutexGuard, OnceLock, enlist, futex};
 use crate::sys;
 use crate::sys::journal::Order;
 use crate::sys::probe::Through;
@@ -22,6 +22,7 @@ use smallvec::{SmallVec, smallvec};
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
+use std::ops::BitOr;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
@@ -63,7 +64,7 @@ pub(crate) struct Process {
 /// A file system, or a device used without one.
 #[derive(Debug, Default)]
 pub(crate) struct FileSystemState {
-    domain: Mutex<Domain<Request<Token>>>,
+    domain: CachePadded<Mutex<Domain<Request<Token>>>>,
     /// Copy of [`Domain::flushes`], readable without its lock.
     flushes: AtomicUsize,
     /// Copy of [`Domain::has_ended_sharing`]. A child of a fork reads it, and must not wait for the
@@ -72,6 +73,12 @@ pub(crate) struct FileSystemState {
     /// Copies of the numbers of the last flush that began, and of the last that has committed.
     begun: AtomicU64,
     committed_to: AtomicU64,
+    /// Copy of the number of the last shared flush that counts.
+    flushed_to: AtomicU64,
+    /// The futex on which threads wait for their turn. It counts the wake-ups.
+    wakeups: AtomicU32,
+    /// Number of threads in a durable positional write, or in a flush.
+    durable: CachePadded<AtomicU64>,
     flush_ended: Condvar,
     /// Wakers of queues that wait for the end of a flush. Locked with the domain held.
     sleepers: Mutex<Vec<Waker>>,
@@ -108,6 +115,13 @@ pub(crate) struct Flushing(SmallVec<[u64; 1]>);
 /// A flush that has ended, with the last flush begun until then on each file system.
 #[derive(Debug)]
 pub(crate) struct EndedFlush(SmallVec<[u64; 1]>);
+
+/// A thread in a durable positional write, or in a flush.
+#[derive(Debug)]
+pub(crate) struct CountedDurable<'a> {
+    fs: Option<&'a FileSystemState>,
+    others: usize,
+}
 
 /// The result of a flush, and what it made durable if it succeeded.
 type Reached<'a> = (&'a std::io::Result<()>, Reach);
@@ -268,6 +282,7 @@ impl FileSystemState {
         let is_first = self.wedged.set(cause).is_ok();
         // Flushes that ask later see the failure under the same lock.
         let (waiting, sleepers) = self.change(|domain| (domain.release_all(), self.rouse()));
+        self.wake(futex::ANY);
         waiting.into_iter().for_each(|request| hand_back((Turn::Refused, request)));
         sleepers.into_iter().for_each(Waker::wake);
         if is_first {
@@ -324,10 +339,15 @@ impl FileSystemState {
                 domain.end_sharing();
             }
             let sleepers = self.rouse();
-            (ended, sleepers, domain.release(|request| request.owner.is_thread()))
+            (ended, sleepers, domain.release())
         });
         // The next leader first: the device is busy before finished operations are woken.
-        released.into_iter().rev().for_each(hand_back);
+        if let Some(ticket) = released.leader {
+            self.wakeups.fetch_add(1, Ordering::Release);
+            futex::wake_one(&self.wakeups, mask_of(ticket));
+        }
+        released.flushes.into_iter().rev().for_each(hand_back);
+        self.wake(released.tickets.into_iter().map(mask_of).fold(0, BitOr::bitor));
         sleepers.into_iter().for_each(Waker::wake);
         ended
     }
@@ -346,6 +366,7 @@ impl FileSystemState {
         self.flushes.store(domain.flushes(), Ordering::Relaxed);
         self.begun.store(domain.ledger().begun(), Ordering::Release);
         self.committed_to.store(domain.ledger().committed_to(), Ordering::Release);
+        self.flushed_to.store(domain.ledger().flushed_to(), Ordering::Release);
         result
     }
 
@@ -360,6 +381,44 @@ impl FileSystemState {
             Some(_) => Some((Turn::Refused, request)),
             None => domain.share(request, needs, others),
         })
+    }
+
+    /// Waits for the turn of the calling thread's flush, which [`Domain::ask`] decides.
+    fn turn(&self, needs: Reach, is_among_many: bool) -> Turn {
+        let mut waiting = None;
+        loop {
+            let wakeups = self.wakeups.load(Ordering::Acquire);
+            let (turn, flush) = self.change(|domain| {
+                let flush = waiting.unwrap_or_else(|| domain.flush_of_thread(needs, is_among_many));
+                let turn = match self.wedged() {
+                    Some(_) => Some(Turn::Refused),
+                    None => domain.ask(flush, waiting.is_some()),
+                };
+                (turn, flush)
+            });
+            if let Some(turn) = turn {
+                return turn;
+            }
+            futex::wait(&self.wakeups, wakeups, mask_of(flush.ticket()));
+            if flush.ticket() <= self.reached(needs) {
+                return Turn::Covered;
+            }
+            waiting = Some(flush);
+        }
+    }
+
+    /// The last shared flush that counts, with at least that reach.
+    fn reached(&self, needs: Reach) -> u64 {
+        let to = if needs == Reach::FileSystem { &self.committed_to } else { &self.flushed_to };
+        to.load(Ordering::Acquire)
+    }
+
+    /// Wakes the threads that wait with a bit of the mask.
+    fn wake(&self, mask: u32) {
+        if mask != 0 {
+            self.wakeups.fetch_add(1, Ordering::Release);
+            futex::wake(&self.wakeups, mask);
+        }
     }
 
     /// Waits until all flushes up to `ended` have ended, or one has failed.
@@ -497,6 +556,22 @@ impl FileSystems {
         }
     }
 
+    /// Waits for the turn of the calling thread's flush, which may be shared. Many threads need one
+    /// now if `is_among_many`.
+    pub fn turn(&self, needs: Reach, is_among_many: bool) -> Turn {
+        match &self.0[..] {
+            [fs] => fs.turn(needs, is_among_many),
+            _ => Turn::Alone,
+        }
+    }
+
+    /// Counts a thread in a durable positional write, or in a flush, until the drop.
+    pub fn count_durable(&self) -> CountedDurable<'_> {
+        let fs = self.0.first().map(|fs| &**fs);
+        let others = fs.map_or(0, |fs| fs.durable.fetch_add(1, Ordering::Relaxed) as usize);
+        CountedDurable { fs, others }
+    }
+
     /// Begins a flush of one file, or a write that carries one.
     pub fn begin_flush(&self) -> Flushing {
         Flushing(self.0.iter().map(|fs| fs.begin_flush()).collect())
@@ -554,6 +629,26 @@ impl FileSystems {
         match self.wedged() {
             Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),
             _ => result,
+        }
+    }
+}
+
+/// The bit of the threads that wait for this flush.
+fn mask_of(ticket: u64) -> u32 {
+    1 << (ticket % u64::from(u32::BITS))
+}
+
+impl CountedDurable<'_> {
+    /// Whether there are so many such threads that they share flushes.
+    pub fn is_among_many(&self) -> bool {
+        self.others + 1 >= SHARERS_MIN
+    }
+}
+
+impl Drop for CountedDurable<'_> {
+    fn drop(&mut self) {
+        if let Some(fs) = self.fs {
+            fs.durable.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -661,6 +756,24 @@ mod tests {
         fs.wedge(failed_flush());
         assert_eq!(woken.0.load(SeqCst), 1);
         waiting.join().expect("it returns");
+    }
+
+    /// A thread sleeps until a flush in flight ends. A failure elsewhere wakes it as well.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_wedge_wakes_a_thread_that_waits_for_its_turn() {
+        let fs = Arc::new(FileSystemState::default());
+        let Turn::Leads(election) = fs.turn(Reach::Device, true) else { panic!("it leads") };
+        fs.change(|domain| domain.lead(election)).expect("none took the lead over");
+        let waiting = std::thread::spawn({
+            let fs = fs.clone();
+            move || fs.turn(Reach::Device, true)
+        });
+        while fs.flushes.load(SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+        fs.wedge(failed_flush());
+        assert_eq!(waiting.join().expect("it returns"), Turn::Refused);
     }
 
     /// The defect: a child of a fork waited for a lock that another thread of the parent had held.

@@ -28,12 +28,6 @@ impl PartialEq for Token {
 }
 
 impl Token {
-    /// Whether a thread waits for it, which begins a task at once. A queue begins one when its
-    /// thread comes to it.
-    pub fn is_thread(&self) -> bool {
-        matches!(self, Self::Thread(_))
-    }
-
     /// Gives the waiter a task.
     pub fn assign(&self, task: Task) {
         match self {

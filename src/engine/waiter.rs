@@ -56,7 +56,7 @@ struct NewsSlot {
 #[derive(Debug)]
 pub(super) enum Task {
     Request(Request<Token>),
-    /// A flush that waited for its turn.
+    /// A flush of a queue that waited for its turn.
     Flush(Turn, Request<Token>),
     Lead(LeaderTask),
 }

@@ -42,6 +42,32 @@ pub fn gathers(cohort: usize, durable: bool) -> bool {
     cohort > if durable { 1 } else { SINGLE_APPENDS_MAX }
 }
 
+/// How sequential the durable writes of a file are: from 0 to [`SEQUENTIAL_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sequential(pub u64);
+
+/// The highest score.
+pub const SEQUENTIAL_MAX: u64 = 64;
+
+/// An adjacent write adds so much to the score, and any other takes 1. So one in so many is enough.
+const SEQUENTIAL_STEP: u64 = 8;
+
+impl Sequential {
+    /// The score after a write that begins where the last one ended, or does not.
+    pub fn after(self, is_adjacent: bool) -> Self {
+        Self(match is_adjacent {
+            true => (self.0 + SEQUENTIAL_STEP).min(SEQUENTIAL_MAX),
+            false => self.0.saturating_sub(1),
+        })
+    }
+
+    /// Whether concurrent writes of `len` bytes are worth a merge. Else each is a request by
+    /// itself.
+    pub fn merges(self, len: u64) -> bool {
+        self.0 >= SEQUENTIAL_MAX / 2 && len < WORTH_MERGING_BYTES
+    }
+}
+
 impl Limits {
     /// Checks whether an operation of `len` bytes may join a request of `bytes` and `segments`; the
     /// error is the reason. A single operation is never refused, however long.
@@ -261,6 +287,20 @@ mod tests {
     use proptest::prelude::*;
 
     const LIMITS: Limits = Limits { bytes_max: 4096 * 4, segments_max: 3 };
+
+    /// The score after many writes, of which every `nth` is adjacent to the one before.
+    fn sequential(nth: u32) -> Sequential {
+        (1..1000).fold(Sequential::default(), |score, write| score.after(write % nth == 0))
+    }
+
+    /// Threads that write one after the other are often late. In a file of 16 blocks, one random
+    /// write in 16 is adjacent.
+    #[test]
+    fn few_adjacent_writes_are_worth_a_merge_and_random_ones_are_not() {
+        assert!(sequential(1).merges(4096) && sequential(4).merges(4096));
+        assert!(!sequential(16).merges(4096) && !Sequential::default().merges(4096));
+        assert!(!sequential(1).merges(WORTH_MERGING_BYTES));
+    }
 
     #[test]
     fn runs_break_at_gaps_and_limits() {

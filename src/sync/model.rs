@@ -237,8 +237,18 @@ pub(crate) mod futex {
 
     /// Wakes all sleepers of the word that have a bit of the mask.
     pub fn wake(word: &AtomicU32, mask: u32) {
+        wake_some(word, mask, usize::MAX);
+    }
+
+    /// Wakes one of them.
+    pub fn wake_one(word: &AtomicU32, mask: u32) {
+        wake_some(word, mask, 1);
+    }
+
+    fn wake_some(word: &AtomicU32, mask: u32, count: usize) {
         let mut queue = word.queue.lock().expect("loom poisons nothing");
-        queue.iter_mut().filter(|sleeper| **sleeper & mask != 0).for_each(|sleeper| *sleeper = 0);
+        let sleepers = queue.iter_mut().filter(|sleeper| **sleeper & mask != 0);
+        sleepers.take(count).for_each(|sleeper| *sleeper = 0);
         word.woken.notify_all();
     }
 }

@@ -164,12 +164,21 @@ pub(crate) mod futex {
 
     /// Wakes all sleepers of the word that have a bit of the mask.
     pub fn wake(word: &AtomicU32, mask: u32) {
+        wake_some(word, mask, i32::MAX as u32);
+    }
+
+    /// Wakes one of them. A simulation wakes all: only loom finds what one wake-up misses.
+    pub fn wake_one(word: &AtomicU32, mask: u32) {
+        wake_some(word, mask, 1);
+    }
+
+    fn wake_some(word: &AtomicU32, mask: u32, count: u32) {
         #[cfg(any(test, feature = "sim"))]
         if let Some(task) = world::current() {
             return task.wake(word.as_ptr().addr());
         }
         let mask = NonZeroU32::new(mask).expect("it is for a sleeper");
-        let woken = futex::wake_bitset(word, futex::Flags::PRIVATE, i32::MAX as u32, mask);
+        let woken = futex::wake_bitset(word, futex::Flags::PRIVATE, count, mask);
         debug_assert!(woken.is_ok());
     }
 }

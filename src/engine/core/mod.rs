@@ -601,6 +601,19 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
+    /// Records a flush that the core did not begin. It covers the bytes below `covers`, which were
+    /// written when it began.
+    pub fn on_flushed(&mut self, covers: u64, out: &mut Outbox<T>) {
+        self.sizes.durable_to(covers.min(self.sizes.written));
+        self.settle(out);
+        self.pump(out);
+    }
+
+    /// Whether a failed flush has stopped all operations.
+    pub fn has_stopped(&self) -> bool {
+        self.wedged()
+    }
+
     /// Fails all operations from now on: a flush failed on this file system.
     pub fn wedge(&mut self, cause: Arc<Error>, out: &mut Outbox<T>) {
         if !self.wedged() {

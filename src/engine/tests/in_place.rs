@@ -5,7 +5,8 @@ use super::*;
 use crate::backend::EXTENTS_PER_LOOK;
 use crate::backend::ring::RingFile;
 use crate::backend::sim::SimJournal;
-use crate::sync::world;
+use crate::stats::Stats;
+use crate::sync::{spawn, world};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -160,6 +161,92 @@ fn a_plain_write_into_a_hole_is_committed_by_the_next_flush() {
         },
         |numbers| (1001..=1000 + RECORDS).all(|number| numbers.contains(&number)),
     );
+}
+
+/// Each of some threads overwrites a block of one file `REWRITES` times. Returns the numbers of the
+/// blocks after a power cut, the statistics, and the number of threads that got an error.
+fn overwrite_one_file(
+    seed: u64,
+    fails: Option<u64>,
+    act: fn(&Arc<Engine>, u64, &[u8]) -> crate::error::Result<()>,
+) -> (Vec<u64>, Stats, usize) {
+    let device = Device::new(seed, Settings::default());
+    let file = file_on(&device, 0, &FileSystems::default(), Counting::of(&device));
+    file.append(&record(0, 2 * FILES), true).expect("nothing fails");
+    fails.into_iter().for_each(|nth| device.fail(Call::Flush, nth, libc::EIO));
+    let before = file.stats();
+    let (failed, _) = world::run(seed, || {
+        let failed = Arc::new(AtomicU64::new(0));
+        let threads = (0..FILES).map(|block| {
+            let (engine, failed) = (file.engine.clone(), failed.clone());
+            let work = move || {
+                // Two apart: adjacent ones are merged.
+                let act = |number| act(&engine, 2 * block * BLOCK_BYTES, &record(number, 1));
+                failed.fetch_add(u64::from((1..=REWRITES).try_for_each(act).is_err()), Relaxed);
+            };
+            spawn("writer", Box::new(work)).expect("a thread")
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join());
+        failed.load(Relaxed) as usize
+    });
+    let stats = file.stats();
+    let flushes = stats.flushes - before.flushes;
+    let crashed = device.crash(&mut |_, _| 0);
+    let content = crashed.content(crashed.find("file-0", false).expect("it is durable"));
+    let number = |block: &[u8]| u64::from_le_bytes(block[..8].try_into().expect("eight bytes"));
+    let numbers = content.chunks(2 * BLOCK_BYTES as usize).map(number);
+    (numbers.take(FILES as usize).collect(), Stats { flushes, ..stats }, failed)
+}
+
+#[test]
+fn threads_that_overwrite_one_file_share_flushes() {
+    for seed in 0..10 {
+        let (numbers, stats, failed) = overwrite_one_file(seed, None, |engine, offset, record| {
+            engine.write_at(record, offset, true)
+        });
+        assert_eq!((numbers, failed), (vec![REWRITES; FILES as usize], 0), "{seed}");
+        assert!(stats.flushes < FILES * REWRITES / 2, "{seed}: {}", stats.flushes);
+        assert!(stats.flushes_shared > FILES * REWRITES / 2, "{seed}: {stats:?}");
+    }
+}
+
+#[test]
+fn threads_that_sync_one_file_share_flushes() {
+    for seed in 0..10 {
+        let (numbers, stats, failed) = overwrite_one_file(seed, None, |engine, offset, record| {
+            engine.write_at(record, offset, false)?;
+            engine.sync_data()
+        });
+        assert_eq!((numbers, failed), (vec![REWRITES; FILES as usize], 0), "{seed}");
+        assert!(stats.flushes < FILES * REWRITES / 2, "{seed}: {}", stats.flushes);
+    }
+}
+
+/// The defect: the core did not learn of these flushes, so markers kept an old base.
+#[test]
+fn a_sync_among_others_moves_what_is_known_to_be_durable() {
+    let device = Device::new(0, Settings::default());
+    let files = files_with(&device, &Counting::of(&device));
+    let (errors, _) = world::run(0, || {
+        in_threads(&files, 1..=RECORDS, |engine, number| {
+            engine.append(&record(number, 1), false)?;
+            engine.sync_data()
+        })
+    });
+    assert_eq!(errors, []);
+    for file in &files {
+        assert_eq!(file.engine.lock().sizes().durable, RECORDS * BLOCK_BYTES);
+    }
+}
+
+#[test]
+fn a_flush_that_fails_fails_all_threads_that_overwrite_one_file() {
+    for seed in 0..10 {
+        let (_, _, failed) = overwrite_one_file(seed, Some(seed), |engine, offset, record| {
+            engine.write_at(record, offset, true)
+        });
+        assert_eq!(failed, FILES as usize, "{seed}");
+    }
 }
 
 /// The file system may give the file the same blocks again.

@@ -19,7 +19,12 @@ use std::time::Duration;
 pub(super) const FILES: u64 = 4 * SHARERS_MIN as u64;
 pub(super) const RECORDS: u64 = 12;
 
-fn file_on(device: &Arc<Device>, nth: u64, fs: &FileSystems, journal: Arc<dyn Journal>) -> SimFile {
+pub(super) fn file_on(
+    device: &Arc<Device>,
+    nth: u64,
+    fs: &FileSystems,
+    journal: Arc<dyn Journal>,
+) -> SimFile {
     let inode = device.find(&format!("file-{nth}"), true).expect("created");
     let (disk, props) = (Disk(Sim::new(device.clone(), inode)), props(Some(Prepared::Unwritten)));
     open_in(disk, props, fs.clone(), Some(journal)).expect("in order")
