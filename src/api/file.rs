@@ -467,7 +467,7 @@ impl File {
     }
 
     /// Whether durable operations may share flushes with other files of the file system. If not,
-    /// the error is the reason in words. [`Stats::flushes_shared`] counts such flushes.
+    /// the error is the reason in words. [`Stats::flushes_shared`] counts shared flushes.
     ///
     /// # Errors
     ///

@@ -122,7 +122,7 @@ pub(crate) struct Engine {
     /// Copy of the core's `written`, readable without its lock.
     len: CachePadded<AtomicU64>,
     /// Copy of the core's `durable`.
-    durable: AtomicU64,
+    durable: CachePadded<AtomicU64>,
     /// Copy of [`Core::has_stopped`]. Set once.
     stopped: AtomicBool,
     gate: DrainGate,
@@ -173,7 +173,7 @@ impl Engine {
             packer: CachePadded(Packer::new(parts.alignment)),
             sleepers: Arc::default(),
             len: CachePadded(AtomicU64::new(len)),
-            durable: AtomicU64::new(len),
+            durable: CachePadded(AtomicU64::new(len)),
             stopped: AtomicBool::new(false),
             gate: DrainGate::default(),
             grower_ended: Condvar::default(),
@@ -612,7 +612,7 @@ impl Engine {
     /// Stores what others read without the lock. Only if it changed: they may be reading.
     fn publish(&self, core: &Core<Token>) {
         let Sizes { written, durable, .. } = core.sizes();
-        for (copy, value) in [(&*self.len, written), (&self.durable, durable)] {
+        for (copy, value) in [(&self.len, written), (&self.durable, durable)] {
             if copy.load(Ordering::Relaxed) != value {
                 copy.store(value, Ordering::Release);
             }

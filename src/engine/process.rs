@@ -77,7 +77,7 @@ pub(crate) struct FileSystemState {
     flushed_to: AtomicU64,
     /// The futex on which threads wait for their turn. It counts the wake-ups.
     wakeups: AtomicU32,
-    /// Number of threads in a durable positional write, or in a flush.
+    /// Number of threads in a durable positional write, or in `sync_data`.
     durable: CachePadded<AtomicU64>,
     flush_ended: Condvar,
     /// Wakers of queues that wait for the end of a flush. Locked with the domain held.
@@ -116,7 +116,7 @@ pub(crate) struct Flushing(SmallVec<[u64; 1]>);
 #[derive(Debug)]
 pub(crate) struct EndedFlush(SmallVec<[u64; 1]>);
 
-/// A thread in a durable positional write, or in a flush.
+/// A thread in a durable positional write, or in `sync_data`.
 #[derive(Debug)]
 pub(crate) struct CountedDurable<'a> {
     fs: Option<&'a FileSystemState>,
@@ -565,7 +565,7 @@ impl FileSystems {
         }
     }
 
-    /// Counts a thread in a durable positional write, or in a flush, until the drop.
+    /// Counts a thread in a durable positional write, or in `sync_data`, until the drop.
     pub fn count_durable(&self) -> CountedDurable<'_> {
         let fs = self.0.first().map(|fs| &**fs);
         let others = fs.map_or(0, |fs| fs.durable.fetch_add(1, Ordering::Relaxed) as usize);

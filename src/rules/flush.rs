@@ -380,8 +380,14 @@ impl<T> Domain<T> {
         {
             return None;
         }
-        let few = !flush.is_among_many && self.is_few(self.out() + usize::from(!waits));
+        let few = !self.is_among_many(flush) && self.is_few(self.out() + usize::from(!waits));
         self.turn(flush.needs, few)
+    }
+
+    /// Whether this flush or one that waits for the next shared one is shared in any case.
+    fn is_among_many(&self, flush: ThreadFlush) -> bool {
+        let next = self.threads.partition_point(|it| it.flush.ticket <= self.last);
+        flush.is_among_many || self.threads[next..].iter().any(|it| it.flush.is_among_many)
     }
 
     fn count_in(&mut self, flush: ThreadFlush) {
@@ -910,6 +916,23 @@ mod tests {
         assert_eq!((&released.tickets[..], released.leader), (&[waiting.ticket()][..], None));
         (0..4).for_each(|_| assert_eq!(domain.ask(waiting, true), Some(Turn::Covered)));
         assert_eq!(domain.waiting(), 0);
+    }
+
+    /// The defect: a thread that was woken to lead flushed alone, and those among many waited.
+    #[test]
+    fn a_thread_leads_for_those_that_wait_among_many() {
+        let mut domain = Domain::<u32> { sharers_min: 4, ..Domain::default() };
+        let asks = |domain: &mut Domain<u32>, is_among_many| {
+            let flush = domain.flush_of_thread(Reach::Device, is_among_many);
+            (flush, domain.ask(flush, false))
+        };
+        let (_, Some(Turn::Leads(election))) = asks(&mut domain, true) else { panic!("it leads") };
+        let (number, _) = domain.lead(election).expect("none took the lead over");
+        let (alone, None) = asks(&mut domain, false) else { panic!("it waits") };
+        let (_, None) = asks(&mut domain, true) else { panic!("it waits") };
+        domain.end(number, Some(Reach::Device));
+        assert_eq!(domain.release().leader, Some(alone.ticket()));
+        assert!(matches!(domain.ask(alone, true), Some(Turn::Leads(_))));
     }
 
     /// The defect: three threads that waited beside one that led were all woken, and two of them

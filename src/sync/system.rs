@@ -167,7 +167,7 @@ pub(crate) mod futex {
         wake_some(word, mask, i32::MAX as u32);
     }
 
-    /// Wakes one of them. A simulation wakes all: only loom finds what one wake-up misses.
+    /// Wakes one of them. A simulation wakes all.
     pub fn wake_one(word: &AtomicU32, mask: u32) {
         wake_some(word, mask, 1);
     }

@@ -474,8 +474,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 self.sizes.durable_to(range.span.end);
             }
         }
-        while !self.wedged()
-            && self.reserved.front().is_some_and(|range| range.is_complete(&self.sizes))
+        while !self.wedged() && self.reserved.front().is_some_and(|range| self.is_answerable(range))
         {
             let range = self.reserved.pop_front().expect("just seen");
             range.answer(Ok, out);
@@ -484,6 +483,13 @@ impl<T: Clone + PartialEq> Core<T> {
         if self.stopped.is_some() {
             self.fail_the_rest(out);
         }
+    }
+
+    /// Whether a range is complete. The owner of a flush waits for its end, although another flush
+    /// may have made the range durable before.
+    fn is_answerable(&self, range: &ReservedRange<T>) -> bool {
+        range.is_complete(&self.sizes)
+            && !range.members.iter().any(|(token, _)| self.is_flushing_for(token))
     }
 
     pub(super) fn fail_the_failed(&mut self, out: &mut Outbox<T>) {

@@ -638,7 +638,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Whether the operation leads the next flush, or owns the one in flight.
-    fn is_flushing_for(&self, token: &T) -> bool {
+    pub(super) fn is_flushing_for(&self, token: &T) -> bool {
         let owner = self.flushing.as_ref().map(|flushing| &flushing.owner);
         [self.flush_called.as_ref(), owner].contains(&Some(token))
     }

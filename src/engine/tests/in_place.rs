@@ -2,6 +2,7 @@
 
 use super::sharing::*;
 use super::*;
+use crate::api::queue::QueueOptions;
 use crate::backend::EXTENTS_PER_LOOK;
 use crate::backend::ring::RingFile;
 use crate::backend::sim::SimJournal;
@@ -219,6 +220,47 @@ fn threads_that_sync_one_file_share_flushes() {
         });
         assert_eq!((numbers, failed), (vec![REWRITES; FILES as usize], 0), "{seed}");
         assert!(stats.flushes < FILES * REWRITES / 2, "{seed}: {}", stats.flushes);
+        assert!(stats.flushes_shared > FILES * REWRITES / 2, "{seed}: {stats:?}");
+    }
+}
+
+/// The defect: a flush of a thread made an append of a queue durable, which had a flush of its own
+/// under way. The append was answered, and the flush came back to an operation that was gone.
+#[test]
+fn an_append_of_a_queue_was_answered_before_its_flush_ended() {
+    for seed in 0..20 {
+        let device = Device::new(seed, Settings::default());
+        let files = files_with(&device, &Counting::of(&device));
+        let handles = handles_of(&files[..2]);
+        let engine = &files[0].engine;
+        let (written, _) = world::run(seed, || {
+            engine.append(&record(0, 2 * FILES), true).expect("nothing fails");
+            let threads = (0..FILES).map(|block| {
+                let engine = engine.clone();
+                let work = move || {
+                    let offset = 2 * block * BLOCK_BYTES;
+                    let write = |number| engine.write_at(&record(number, 1), offset, true);
+                    (1..=REWRITES).for_each(|number| write(number).expect("nothing fails"));
+                };
+                spawn("writer", Box::new(work)).expect("a thread")
+            });
+            let threads: Vec<_> = threads.collect();
+            let mut written = 0;
+            for number in 1..=RECORDS {
+                let queue = QueueOptions::new().depth(2).io_uring(false).open();
+                for tag in 0..4 {
+                    let handle = &handles.0[tag as usize % 2];
+                    queue.append(handle, record(number, 1), tag).expect("there is room");
+                    let done = queue.reap(1).map(|done| done.result.expect("nothing fails"));
+                    written += done.count() as u64;
+                }
+                drop(queue);
+            }
+            threads.into_iter().for_each(|thread| thread.join());
+            files[..2].iter().for_each(|file| file.finish().expect("nothing fails"));
+            written
+        });
+        assert_eq!(written, 4 * RECORDS, "{seed}");
     }
 }
 

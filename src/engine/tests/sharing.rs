@@ -148,7 +148,7 @@ impl Journal for Counted {
 }
 
 /// Durable handles of files. No registry has them, so they are not closed.
-struct Handles(Vec<File>);
+pub(super) struct Handles(pub Vec<File>);
 
 impl Drop for Handles {
     fn drop(&mut self) {
@@ -156,7 +156,7 @@ impl Drop for Handles {
     }
 }
 
-fn handles_of(files: &[SimFile]) -> Handles {
+pub(super) fn handles_of(files: &[SimFile]) -> Handles {
     let handle = |(nth, file): (u64, &SimFile)| {
         let (engine, process) = (file.engine.clone(), Process::current());
         let key = Key { dev: u64::MAX, inode: Some(nth), part: Part::Whole };
