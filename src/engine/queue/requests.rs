@@ -7,13 +7,12 @@ use crate::backend::ring::Io;
 use crate::buffer::{Buffer, Segment};
 use crate::engine::core::{Core, Edge, Outbox, Request, Work};
 use crate::engine::io::{RequestIo, part_of, space_for};
-use crate::engine::process::EndedFlush;
+use crate::engine::process::{EndedFlush, FileSystems};
 use crate::engine::token::Token;
 use crate::engine::waiter::{Task, Wakeup};
 use crate::engine::{AfterFlush, Begun};
 use crate::rules::flush::{SHARERS_MIN, Turn};
-use smallvec::smallvec;
-use std::collections::HashSet;
+use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::ops::Range;
 
@@ -106,12 +105,10 @@ impl Driver {
         for (file, request) in others {
             self.tasks.share_later(file, request);
         }
-        let shares = |file: &usize| {
-            let engine = &self.files[*file].engine;
-            engine.journal.is_ok() && engine.fs == fs
-        };
-        let mut files: HashSet<usize> = own.iter().map(|(file, _)| *file).collect();
-        files.extend(self.transfers.before_flushes().filter(shares));
+        let mut others = own.len();
+        if others < SHARERS_MIN {
+            others += self.others_before_flushes(&own, &fs);
+        }
         // Without a ring, two flushes take twice as long as a shared one.
         let weight = if self.transfers.has_ring() { 1 } else { SHARERS_MIN };
         let prepared = own.into_iter().map(|(file, request)| {
@@ -119,7 +116,7 @@ impl Driver {
             (file, request, needs)
         });
         let prepared: Vec<_> = prepared.collect();
-        let (mut turns, mut others) = (Vec::new(), files.len());
+        let mut turns = Vec::new();
         for (file, request, needs) in prepared {
             others -= 1;
             let turn = self.files[file].engine.share(request, needs, others * weight);
@@ -131,6 +128,23 @@ impl Driver {
         for (file, turn, request) in turns {
             self.begin_in_turn(file, turn, request);
         }
+    }
+
+    /// Number of other files of the file system with durable writes in flight; at most so many as
+    /// share flushes.
+    fn others_before_flushes(&self, own: &[(usize, Request<Token>)], fs: &FileSystems) -> usize {
+        let mut others = SmallVec::<[usize; SHARERS_MIN]>::new();
+        for file in self.transfers.before_flushes() {
+            let engine = &self.files[file].engine;
+            let is_own = own.iter().any(|(own, _)| *own == file);
+            if !is_own && !others.contains(&file) && engine.journal.is_ok() && engine.fs == *fs {
+                others.push(file);
+            }
+            if others.len() == SHARERS_MIN {
+                break;
+            }
+        }
+        others.len()
     }
 
     pub(super) fn begin_in_turn(&mut self, file: usize, turn: Turn, mut request: Request<Token>) {
