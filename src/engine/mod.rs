@@ -264,7 +264,8 @@ impl Engine {
                 let transfer = RequestIo::of_write(data.len() as u64, self.alignment.offset)
                     .with_flush(durable);
                 let result = io::write_fully(&*self.backend, segments, offset, transfer);
-                self.judge_place(result, range()).map_err(|failure| fail(failure.kind))
+                self.judge_place(result, range(), self.placement.is_flush_shared())
+                    .map_err(|failure| fail(failure.kind))
             }
             Course::Done(_) => Ok(()),
         }
@@ -279,7 +280,7 @@ impl Engine {
         count(&self.counters.request_bytes, bytes);
         let transfer = RequestIo::of_write(bytes, self.alignment.offset);
         let result = io::write_fully(&*self.backend, segments, offset, transfer);
-        let result = self.judge_place(result, offset..offset + bytes);
+        let result = self.judge_place(result, offset..offset + bytes, true);
         observe::ended(begun, |took| {
             let (file, error) = (&*self.path, result.as_ref().err().map(|failure| &*failure.cause));
             Event::Write { file, operations: 1, bytes, dsync: false, took, error }
@@ -693,6 +694,7 @@ impl Engine {
         let mut needs = self.reach_of_flush();
         loop {
             let turn = needs.map_or_else(|turn| turn, |needs| self.fs.turn(needs, is_among_many));
+            self.placement.on_flush(turn != Turn::Alone);
             let call = call_of(&Work::Flush, turn);
             self.count_flush(turn);
             let begun = self.begin_flush(&Work::Flush, turn);
@@ -914,7 +916,10 @@ impl Engine {
                 sync_method: Some(SyncMethod::SharedFlush),
                 extends: None,
                 ..
-            } => self.find_place(*offset..*offset + work.len(), succeeded),
+            } => {
+                let range = *offset..*offset + work.len();
+                self.find_place(range, succeeded && self.is_in_company());
+            }
             _ => self.placement.on_written_anywhere(),
         }
     }
@@ -983,18 +988,23 @@ impl Engine {
     }
 
     /// The same, of a write whose thread may look where it went.
-    fn judge_place(&self, result: std::io::Result<()>, range: Range<u64>) -> Result<(), Failure> {
+    fn judge_place(
+        &self,
+        result: std::io::Result<()>,
+        range: Range<u64>,
+        is_flush_shared: bool,
+    ) -> Result<(), Failure> {
         let offset = range.start;
-        self.find_place(range, result.is_ok());
+        self.find_place(range, result.is_ok() && is_flush_shared);
         self.judge(result, Operation::Write, offset)
     }
 
     /// Looks where a write went. That is worth it only for a flush of the device that others share.
-    fn find_place(&self, range: Range<u64>, succeeded: bool) {
+    fn find_place(&self, range: Range<u64>, is_flush_shared: bool) {
         if self.placement.is_unplaced() {
             return;
         }
-        if succeeded && self.is_in_company() {
+        if is_flush_shared {
             self.placement.on_written(&*self.backend, range);
         } else {
             self.placement.on_written_anywhere();

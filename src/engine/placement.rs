@@ -31,6 +31,8 @@ pub(super) struct Placement {
     /// A flush writes the file back, or has failed to.
     is_written_back: AtomicBool,
     write_back: Mutex<()>,
+    /// The last flush was shared, so the next one may be.
+    is_flush_shared: AtomicBool,
     /// Number of writes that may still be looked up before the next flush.
     looks_left: AtomicU64,
     committed: Mutex<Committed>,
@@ -46,6 +48,7 @@ impl Placement {
             is_unplaced: AtomicBool::new(true),
             is_written_back: AtomicBool::new(false),
             write_back: Mutex::default(),
+            is_flush_shared: AtomicBool::new(false),
             looks_left: AtomicU64::new(LOOKS_PER_FLUSH_MAX),
             committed: Mutex::default(),
         }
@@ -72,6 +75,18 @@ impl Placement {
     /// Whether a write may be in the page cache, so that no look at another gains anything.
     pub fn is_unplaced(&self) -> bool {
         self.is_unplaced.load(Ordering::Acquire)
+    }
+
+    /// Whether the last flush was shared.
+    pub fn is_flush_shared(&self) -> bool {
+        self.is_flush_shared.load(Ordering::Relaxed)
+    }
+
+    /// Records whether a flush is shared.
+    pub fn on_flush(&self, is_shared: bool) {
+        if self.is_flush_shared() != is_shared {
+            self.is_flush_shared.store(is_shared, Ordering::Relaxed);
+        }
     }
 
     /// Records that a write has finished, and looks whether it is in place. Many writes before a

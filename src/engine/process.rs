@@ -535,9 +535,13 @@ impl FileSystems {
         self.0.iter().any(|fs| fs.has_ended_sharing.load(Ordering::Relaxed))
     }
 
-    /// Whether so many flushes are in flight or waiting that files share them.
+    /// Whether so many flushes are in flight or waiting that files share them, or so many threads
+    /// are about to need one.
     pub fn is_busy(&self) -> bool {
-        self.0.iter().any(|fs| fs.flushes.load(Ordering::Relaxed) >= SHARERS_MIN)
+        self.0.iter().any(|fs| {
+            fs.flushes.load(Ordering::Relaxed) >= SHARERS_MIN
+                || fs.durable.load(Ordering::Relaxed) as usize >= SHARERS_MIN
+        })
     }
 
     /// Decides about a flush that may be shared and `needs` that reach. `others` on the same file
