@@ -123,7 +123,7 @@ pub(crate) struct Engine {
     len: CachePadded<AtomicU64>,
     /// Copy of the core's `durable`.
     durable: CachePadded<AtomicU64>,
-    /// Copy of [`Core::has_stopped`]. Set once.
+    /// Copy of [`Core::wedged`]. Set once.
     stopped: AtomicBool,
     gate: DrainGate,
     grower_ended: Condvar,
@@ -618,7 +618,7 @@ impl Engine {
                 copy.store(value, Ordering::Release);
             }
         }
-        if core.has_stopped() && !self.is_stopped() {
+        if core.wedged() && !self.is_stopped() {
             self.stopped.store(true, Ordering::Release);
         }
     }

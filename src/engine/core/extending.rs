@@ -452,7 +452,8 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    pub(super) fn wedged(&self) -> bool {
+    /// Whether a failed flush has stopped all operations.
+    pub fn wedged(&self) -> bool {
         matches!(self.stopped, Some(ErrorKind::Wedged(_)))
     }
 

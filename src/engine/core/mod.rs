@@ -609,11 +609,6 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// Whether a failed flush has stopped all operations.
-    pub fn has_stopped(&self) -> bool {
-        self.wedged()
-    }
-
     /// Fails all operations from now on: a flush failed on this file system.
     pub fn wedge(&mut self, cause: Arc<Error>, out: &mut Outbox<T>) {
         if !self.wedged() {
