@@ -159,8 +159,10 @@ impl Volume {
         self.mount()
     }
 
-    /// Writes everything that it has in memory.
+    /// Writes everything that it has in memory, and flushes the disk after that. One syncfs of ext4
+    /// flushes the disk before the last blocks of metadata are written.
     pub fn sync(&self) -> io::Result<()> {
+        files::sync_file_system(&self.mount_point)?;
         files::sync_file_system(&self.mount_point)
     }
 

@@ -347,8 +347,23 @@ fn a_sync_waited_for_the_disk_of_another_trial() -> TrialResult {
     Ok(())
 }
 
+/// A failed flush then lost the name of a file that was synced before.
+fn a_sync_left_metadata_in_the_cache_of_the_disk() -> TrialResult {
+    let volume = Volume::on_fuse_disk(Fs::Ext4, SIZE_MIN)?;
+    let disk = volume.disk().expect("on a FUSE disk");
+    disk.delay(DELAY_MAX, 1)?;
+    let (_file, _) = durable_file(&volume, "file")?;
+    volume.sync()?;
+    assert_eq!(disk.stats()?.logged, 0);
+    Ok(())
+}
+
 fn trials() -> Vec<Trial> {
     let mut trials = vec![
+        fuse_trial(
+            "a_sync_left_metadata_in_the_cache_of_the_disk",
+            a_sync_left_metadata_in_the_cache_of_the_disk,
+        ),
         fuse_trial(
             "ext4_tells_one_file_of_a_failed_flush_and_loses_both",
             ext4_tells_one_file_of_a_failed_flush_and_loses_both,
