@@ -81,7 +81,7 @@ pub enum ErrorKind {
     /// truncate could destroy its data. The message names the holder.
     #[error("in use: {0}")]
     Busy(String),
-    /// A flush failed on this file system or device. None of its data counts as stable until it is
+    /// A flush failed on this file system or device. None of its data counts as durable until it is
     /// mounted (or the device opened) anew. The check does not see mounts in other mount
     /// namespaces: unmount it there as well. The children of a fork inherit this.
     ///

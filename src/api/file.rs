@@ -122,7 +122,7 @@ impl File {
     /// [`Queue`](crate::Queue) or tasks.
     ///
     /// On return every byte below the end of `data` is written. With [`Durability::EveryWrite`] it
-    /// is also stable: no later crash removes it from the file. Without, a crash may lose any part
+    /// is also durable: no later crash removes it from the file. Without, a crash may lose any part
     /// of the data that no [`sync_data`](Self::sync_data) covered, from some offset to the end.
     /// Recovery finds an end at a block boundary: zeros, or parts of writes that were in flight,
     /// may follow the last record.
@@ -145,8 +145,8 @@ impl File {
     ///
     /// A write beyond EOF extends the file, and a gap before it is a hole that reads as zeros. Over
     /// [recycled](Self::recycle) space a gap would show old content, and is refused. With
-    /// [`Durability::EveryWrite`] the data is stable on return. Concurrent writes of the same bytes
-    /// have no order.
+    /// [`Durability::EveryWrite`] the data is durable on return. Concurrent writes of the same
+    /// bytes have no order.
     ///
     /// Memory, offset and length are arbitrary. If the write begins or ends inside a block of
     /// [`alignment`](Self::alignment)`.offset` bytes, the call reads the rest of that block and
@@ -160,6 +160,7 @@ impl File {
     /// As [`append`](Self::append), and:
     ///
     /// - [`Unsupported`](ErrorKind::Unsupported): a gap over recycled space.
+    /// - `ENOSPC` ([`Os`](ErrorKind::Os)): the end of a block device.
     ///
     /// After an error any part of the range may hold old or new bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
@@ -235,7 +236,7 @@ impl File {
         Ok(read)
     }
 
-    /// Makes everything stable that was acknowledged before the call, through any handle of the
+    /// Makes everything durable that was acknowledged before the call, through any handle of the
     /// file. For many files see [`sync_all`](crate::sync_all).
     ///
     /// # Errors
@@ -254,8 +255,9 @@ impl File {
     /// # Errors
     ///
     /// The kernel's error; the length is then the old or the new one. While space is grown ahead,
-    /// the call does not destroy data of another program, and these errors leave the old length:
+    /// the call does not destroy data of another program. These errors leave the old length:
     ///
+    /// - [`Unsupported`](ErrorKind::Unsupported): a block device.
     /// - [`Busy`](ErrorKind::Busy): another process has the file open for writing.
     /// - [`ModifiedExternally`](ErrorKind::ModifiedExternally): another program has written above
     ///   the end.
@@ -448,8 +450,8 @@ impl File {
     }
 
     /// Returns the kind of growth in use. It is [`Growth::None`] for a reader, in the child of a
-    /// fork, and where the file system cannot undo growth after a crash. The log has the reason,
-    /// once.
+    /// fork, and where the file system cannot undo growth after a crash. A warning (crate `log`)
+    /// has the reason, once.
     ///
     /// It becomes [`Growth::None`] when the kernel permanently refuses the space or the marker;
     /// appends continue. The engine first gives up the space grown before. This fails while another
@@ -480,7 +482,7 @@ impl File {
         }
     }
 
-    /// When writes through this handle are stable.
+    /// When writes through this handle are durable.
     pub fn durability(&self) -> Durability {
         match self.inner() {
             FileHandle::Writer { durable: true, .. } => Durability::EveryWrite,

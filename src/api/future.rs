@@ -30,7 +30,7 @@ use std::task::{Context, Poll, Waker};
 /// options.write(true).create(true).durability(Durability::EveryWrite);
 /// let log = AsyncFile::open(&options, "records.log").await?;
 ///
-/// // When it is ready, the append is stable, and the memory is back.
+/// // When it is ready, the append is durable, and the memory is back.
 /// let (appended, block) = log.append(Buffer::zeroed(4096)).await;
 /// let offset = appended?;
 /// let (read, block) = log.read_at(block, offset).await;
@@ -116,12 +116,12 @@ impl AsyncFile {
         Transfer(TransferOf::read_at(self, into, offset))
     }
 
-    /// Makes everything stable that finished before the first poll, as [`File::sync_data`].
+    /// Makes everything durable that finished before the first poll, as [`File::sync_data`].
     pub fn sync_data(&self) -> SyncData<'_> {
         SyncData(Transfer(TransferOf::new(self, OpKind::Sync, (), None)))
     }
 
-    /// Makes everything stable that finished in these files before the first poll, as
+    /// Makes everything durable that finished in these files before the first poll, as
     /// [`sync_all`](crate::sync_all), in a temporary thread.
     pub fn sync_all<'a, F: Borrow<Self>>(files: &'a [F]) -> Blocking<'a, Result<()>> {
         let files: Result<Vec<_>> =

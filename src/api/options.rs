@@ -69,7 +69,7 @@ impl OpenOptions {
         self
     }
 
-    /// Sets when writes through this handle are stable. Handles of one file may differ.
+    /// Sets when writes through this handle are durable. Handles of one file may differ.
     pub fn durability(&mut self, durability: Durability) -> &mut Self {
         self.0.durability = durability;
         self
@@ -120,7 +120,7 @@ impl OpenOptions {
         self
     }
 
-    /// A created file gets its final name by a rename, whose caller makes that one stable.
+    /// A created file gets its final name by a rename, whose caller makes that one durable.
     pub(crate) fn temporary(&mut self) -> &mut Self {
         self.0.is_temporary = true;
         self
@@ -139,7 +139,7 @@ impl OpenOptions {
     ///
     /// Opening for writing takes a lock against other writers, recovers the file after a crash (see
     /// [`File::recovery`]) and makes the recovered data durable. Where O_DIRECT is not direct
-    /// (btrfs with checksums, tmpfs), the log has a warning.
+    /// (btrfs with checksums, tmpfs), it logs a warning (crate `log`).
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ use std::rc::Rc;
 /// }
 /// while queue.outstanding() > 0 {
 ///     for done in queue.reap(1) {
-///         println!("record {} is stable at {}", done.tag, done.result?);
+///         println!("record {} is durable at {}", done.tag, done.result?);
 ///         // More can be queued here, for instance in `done.buffer`.
 ///     }
 /// }
@@ -66,8 +66,8 @@ use std::rc::Rc;
 /// # Without io_uring
 ///
 /// If the kernel has no io_uring, or denies it to the process (`kernel.io_uring_disabled`,
-/// seccomp), a queue makes plain calls. It makes one call at a time, with the same results, and the
-/// log says so, once. Linux 6.1 and later have all features that make it fast.
+/// seccomp), a queue makes plain calls. It makes one call at a time, with the same results, and
+/// logs a warning once. Linux 6.1 and later have all features that make it fast.
 ///
 /// # Dropping
 ///
@@ -113,7 +113,7 @@ impl QueueOptions {
     /// Sets the number of buffers that [`Queue::buffer`] hands out, and their length in bytes. The
     /// kernel maps their memory once instead of for every operation (registered buffers). They
     /// count against the limit of locked memory (RLIMIT_MEMLOCK). Beyond it they are ordinary
-    /// buffers, and the log says so.
+    /// buffers, and a warning says so.
     pub fn buffers(&mut self, count: usize, len: usize) -> &mut Self {
         (self.0.buffers, self.0.buffer_bytes) = (count, len);
         self

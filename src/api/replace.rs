@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Replaces the content of a file as a whole, durably. After a crash the file has its old content
 /// or the new one, never a mixture.
 ///
-/// Writes a temporary file in the same directory, makes it stable, renames it over `path`, and
+/// Writes a temporary file in the same directory, makes it durable, renames it over `path`, and
 /// syncs the directory. The name of the temporary file begins with a dot and ends with `.tmp`. An
 /// error removes it; a kill or a crash may leave it.
 ///

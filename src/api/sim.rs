@@ -212,7 +212,7 @@ impl Disk {
     }
 
     /// Returns the disk after a kill of the program now, with the power on. All written data is
-    /// there, but no more of it is stable than before, so a power cut may still lose it. This disk
+    /// there, but no more of it is durable than before, so a power cut may still lose it. This disk
     /// continues, and open files belong to it.
     pub fn kill(&self) -> Self {
         Self::of(self.device.kill())
@@ -267,13 +267,13 @@ impl Disk {
         self.device.names()
     }
 
-    /// Renames a file. The new name is stable with the next flush of any file. Does nothing if
+    /// Renames a file. The new name is durable with the next flush of any file. Does nothing if
     /// there is no such file.
     pub fn rename(&self, from: &str, to: &str) {
         self.device.rename(from, to);
     }
 
-    /// Removes a name, stable with the next flush of any file. Open handles continue; closing the
+    /// Removes a name, durable with the next flush of any file. Open handles continue; closing the
     /// last one frees the space.
     pub fn remove(&self, name: &str) {
         self.device.remove(name);

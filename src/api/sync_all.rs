@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 /// Flushes in flight at a time, of files that do not share one.
 const FLUSHES_BESIDE: usize = 64;
 
-/// Makes everything stable that was acknowledged before the call in any of these files, as
+/// Makes everything durable that was acknowledged before the call in any of these files, as
 /// [`File::sync_data`] of each.
 ///
 /// For the checkpoint of a program with many files. Files of one ext4 or XFS file system share one

@@ -621,6 +621,8 @@ fn prepared(
 ///
 /// - [`ErrorKind::Locked`]: a process has the file open for writing, and `how` is not
 ///   [`Recover::Inspect`].
+/// - [`ErrorKind::Busy`]: the image behind a loop device.
+/// - [`ErrorKind::Unsupported`]: a device, FIFO or socket.
 /// - [`ErrorKind::Wedged`]: a flush failed on that file system.
 /// - `EAGAIN`, with [`Recover::Inspect`]: a process changes the file so fast that no two looks
 ///   agree.

@@ -18,7 +18,7 @@ pub enum Durability {
 /// file. A write into space prepared ahead is not (except to a btrfs file with checksums).
 ///
 /// If a kind of growth is not possible, the file does not grow ahead; no other kind replaces it.
-/// The log gives the reason: see [`File::growth`](crate::File::growth).
+/// A warning (crate `log`) has the reason: see [`File::growth`](crate::File::growth).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Growth {
     /// Allocated but not written (`fallocate`). After a crash the file system itself knows the

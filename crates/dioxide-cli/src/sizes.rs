@@ -40,7 +40,8 @@ impl Sizes {
         let sizes = Self::parse(text)?;
         match sizes.fixed() {
             None => {
-                Err("a range is for `bench append` only; here all have one size, such as 4k".into())
+                Err("a range is for `bench append` and `bench log` only; all have one size here"
+                    .into())
             }
             Some(bytes) if !bytes.is_multiple_of(512) => {
                 Err("a block is a multiple of 512 bytes".into())
@@ -107,7 +108,7 @@ mod tests {
     fn blocks_have_one_whole_size() {
         assert_eq!(Sizes::parse_block("4k"), Ok(Sizes::one(4096)));
         assert!(Sizes::parse_block("100").unwrap_err().contains("multiple of 512"));
-        assert!(Sizes::parse_block("512-4k").unwrap_err().contains("`bench append` only"));
+        assert!(Sizes::parse_block("512-4k").unwrap_err().contains("`bench log` only"));
     }
 
     #[test]

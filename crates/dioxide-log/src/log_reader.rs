@@ -82,7 +82,8 @@ impl LogReader {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if is_device(path) {
-            let reason = "a log on a device has no mark for readers of other processes";
+            let reason = "a log on a device has no mark for readers of other processes; `dioxide \
+                          log dump` prints it";
             return Err(Error::Options(format!("{}: {reason}", shown(path))));
         }
         Self::of(Arc::new(Dir::open_read_only(path)?))

@@ -429,10 +429,10 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Whether the file can be recycled over its own space. The error is the reason in words.
     pub fn can_recycle(&self) -> Result<(), &'static str> {
         match self.space.prepared {
-            None => {
-                Err("the file does not grow ahead (disabled, a block device, or see the log), so \
-                 recovery would be impossible")
-            }
+            None => Err(
+                "the file does not grow ahead (disabled, a block device, or see its warning), so \
+                 recovery would be impossible",
+            ),
             Some(_) if !self.props.overwrites_in_place => Err(
                 "the file system does not overwrite in place (btrfs without `chattr +C`), so no \
                  space can be reused",

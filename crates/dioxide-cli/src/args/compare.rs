@@ -13,8 +13,8 @@ pub struct Compare {
     /// Output of a later one. `-` is stdin.
     #[arg(value_name = "NEW.json")]
     pub new: PathBuf,
-    /// Exit with 3 if a row is slower by more than this, beyond chance; with 1 if a row cannot be
-    /// judged.
+    /// Exit with 3 if a row is slower by more than this, beyond chance. Exit with 1 if a row cannot
+    /// be judged, or its change could be overlooked.
     #[arg(long, value_name = "PERCENT", value_parser = parse_loss)]
     pub fail_on_regression: Option<f64>,
     /// The figure by which rows are judged.

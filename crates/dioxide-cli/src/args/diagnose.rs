@@ -88,8 +88,9 @@ pub struct Workload {
     /// for several workloads].
     #[arg(long, value_name = "N", value_parser = rounds())]
     pub rounds: Option<u32>,
-    /// Largest size of the scratch file, or the used part of the device. [default: 1g for append
-    /// and hole, 32m for overwrite and mixed, or a quarter of the available space, the smaller].
+    /// Largest size of the scratch file, or the used part of the device. sync has none. [default:
+    /// 1g for append and hole, 32m for overwrite and mixed, or a quarter of the available space,
+    /// the smaller].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub size: Option<u64>,
     /// The device again, to confirm that its contents may be destroyed.

@@ -74,8 +74,9 @@ pub enum Command {
     /// operations per second.
     ///
     /// A regression is a row whose whole interval is below the limit of --fail-on-regression. Exits
-    /// with 0, or with 3 on a regression. Exits with 1 if there is none but a row cannot be judged
-    /// (too few rounds, or missing in the new run), or on errors.
+    /// with 0, or with 3 on a regression. Exits with 1 on errors, and if there is none but a row
+    /// cannot be judged (too few rounds, or missing in the new run). The same holds if a change
+    /// could be overlooked, or no row is to be judged.
     #[command(after_long_help = examples::COMPARE)]
     Compare(Compare),
     /// Copy a file durably, by direct I/O: with large requests, and none of the page cache.
@@ -148,7 +149,7 @@ pub enum Command {
     /// With --for: writes as the log of that system does, and judges the latencies.
     #[command(after_long_help = examples::PROBE)]
     Probe(Probe),
-    /// Recover files that a crash left preallocated: find the end of their data and truncate them.
+    /// Recover files that a crash left grown: find the end of their data and truncate them.
     ///
     /// First prints what it found. Truncates only where the end is known and the file is unchanged
     /// since the crash. If only its program can find the end, the file stays as it is, with exit
@@ -157,9 +158,10 @@ pub enum Command {
     Recover(Recover),
     /// Run a program, unchanged, with dioxide behind its O_DIRECT files.
     ///
-    /// A file is taken over when two threads of the program write to it at the same time. Closing
-    /// it restores its exact length. Unsupported operations are left to the kernel. A program that
-    /// cannot preload a library (static, setuid) runs without dioxide, after a message.
+    /// A file is taken over when a thread extends it, or writes durably, beside another write.
+    /// Closing it restores its exact length. Unsupported operations are left to the kernel. A
+    /// program that cannot preload a library (static, setuid) runs without dioxide, after a
+    /// message.
     #[command(after_long_help = examples::RUN)]
     Run(Run),
     /// Write a shell completion script to stdout.
@@ -192,7 +194,7 @@ pub struct Run {
     /// Also block devices.
     #[arg(long)]
     pub devices: bool,
-    /// Take files over when they are opened, not when a second thread writes.
+    /// Take files over when they are opened, not when threads write at the same time.
     #[arg(long)]
     pub eager: bool,
     /// Print statistics at exit.
@@ -201,8 +203,8 @@ pub struct Run {
     /// Largest step by which a file grows ahead.
     #[arg(long, value_name = "SIZE", value_parser = bench::growth_cap)]
     pub growth_cap: Option<u64>,
-    /// The preload library [default: beside this command, or in a `lib` or `lib/dioxide` beside
-    /// that directory].
+    /// The preload library [default: beside this command, or in lib/dioxide, lib,
+    /// lib/ARCH-linux-gnu or lib64 beside that directory].
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
     /// The program, and its arguments.
@@ -319,8 +321,8 @@ mod tests {
             ("dioxide bench append --bs 0", "at least one byte"),
             ("dioxide bench append --bs 4k-512", "begins with the smaller size: 512-4k"),
             ("dioxide bench append --bs 1-20m", "at most 16m"),
-            ("dioxide bench sync --bs 512-4k", "for `bench append` only"),
-            ("dioxide bench mixed --bs 512-4k", "for `bench append` only"),
+            ("dioxide bench sync --bs 512-4k", "for `bench append` and `bench log` only"),
+            ("dioxide bench mixed --bs 512-4k", "for `bench append` and `bench log` only"),
             ("dioxide bench mixed --bs 100", "a multiple of 512 bytes"),
         ] {
             let text = parse(line).err().expect(line).to_string();
