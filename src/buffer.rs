@@ -33,11 +33,18 @@ impl Buffer {
     ///
     /// If `len` overflows `isize` when rounded up to 4096. Out of memory aborts, as in `Vec`.
     pub fn zeroed(len: usize) -> Self {
-        let layout = Self::layout(len);
+        Self::try_zeroed(len).unwrap_or_else(|| handle_alloc_error(Self::layout(len)))
+    }
+
+    /// As [`zeroed`](Self::zeroed), or None if there is no memory.
+    ///
+    /// # Panics
+    ///
+    /// If `len` overflows `isize` when rounded up to 4096.
+    pub fn try_zeroed(len: usize) -> Option<Self> {
         // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, len, pool: None }
+        let start = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)) })?;
+        Some(Self { start, len, pool: None })
     }
 
     fn layout(len: usize) -> Layout {

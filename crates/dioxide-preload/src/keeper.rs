@@ -216,8 +216,13 @@ fn only(signal: c_int) -> libc::sigset_t {
 pub fn guard() {
     if !GUARDING.swap(true, Ordering::SeqCst) {
         for signal in ENDING {
-            if handler_of(signal) == libc::SIG_DFL {
-                set_handler(signal, came as *const () as sighandler_t);
+            if handler_of(signal) != libc::SIG_DFL {
+                continue;
+            }
+            let replaced = set_handler(signal, came as *const () as sighandler_t);
+            // The program has set a handler since the look.
+            if replaced.sa_sigaction != libc::SIG_DFL {
+                behind_sigaction(signal, &replaced, ptr::null_mut());
             }
         }
     }
@@ -432,11 +437,14 @@ fn handler_of(signal: c_int) -> sighandler_t {
     action_of(signal).sa_sigaction
 }
 
-fn set_handler(signal: c_int, handler: sighandler_t) {
+/// Returns the replaced action.
+fn set_handler(signal: c_int, handler: sighandler_t) -> libc::sigaction {
     let mut action = action_of(signal);
     action.sa_sigaction = handler;
     action.sa_flags = libc::SA_RESTART;
-    behind_sigaction(signal, &action, ptr::null_mut());
+    let mut replaced = action;
+    behind_sigaction(signal, &action, &mut replaced);
+    replaced
 }
 
 /// In the child of a fork, which has no keeper and no listener.

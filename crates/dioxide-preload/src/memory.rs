@@ -12,12 +12,17 @@ use std::slice;
 /// The longest part of a read that is copied at once.
 const COPY_MAX_BYTES: usize = 1 << 20;
 
-/// The kernel did not copy: the address is bad, or a sandbox refuses the call.
+/// Why the memory of the program was not copied.
 #[derive(Debug, PartialEq, Eq)]
-pub struct BadAddress;
+pub enum NotCopied {
+    /// The address is bad, or a sandbox refuses the call.
+    BadAddress,
+    /// There is no memory for the copy.
+    NoMemory,
+}
 
 /// Passes the `len` bytes of all segments to `write` as one slice.
-pub fn lend<T, E: From<BadAddress>>(
+pub fn lend<T, E: From<NotCopied>>(
     pieces: &[iovec],
     len: usize,
     offset: u64,
@@ -35,7 +40,7 @@ pub fn lend<T, E: From<BadAddress>>(
 }
 
 /// Fills a segment by `read`, which gets memory and a file offset. Returns the number of bytes.
-pub fn fill<E: From<BadAddress>>(
+pub fn fill<E: From<NotCopied>>(
     piece: &iovec,
     offset: u64,
     accepted: Accepted,
@@ -47,7 +52,7 @@ pub fn fill<E: From<BadAddress>>(
         let bytes = unsafe { slice::from_raw_parts_mut(piece.iov_base.cast(), len) };
         return read(bytes, offset);
     }
-    let mut copy = Buffer::zeroed(len.min(COPY_MAX_BYTES));
+    let mut copy = Buffer::try_zeroed(len.min(COPY_MAX_BYTES)).ok_or(NotCopied::NoMemory)?;
     let mut done = 0;
     while done < len {
         let wanted = copy.len().min(len - done);
@@ -62,24 +67,24 @@ pub fn fill<E: From<BadAddress>>(
 }
 
 /// A copy of the segments, which have `len` bytes.
-fn copied(pieces: &[iovec], len: usize) -> Result<Buffer, BadAddress> {
-    let mut copy = Buffer::zeroed(len);
+fn copied(pieces: &[iovec], len: usize) -> Result<Buffer, NotCopied> {
+    let mut copy = Buffer::try_zeroed(len).ok_or(NotCopied::NoMemory)?;
     let into = iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: len };
     // SAFETY: the kernel checks the memory of the program, and `copy` has `len` bytes.
     let read = unsafe {
         let count = pieces.len() as libc::c_ulong;
         libc::process_vm_readv(libc::getpid(), &into, 1, pieces.as_ptr(), count, 0)
     };
-    if usize::try_from(read) == Ok(len) { Ok(copy) } else { Err(BadAddress) }
+    if usize::try_from(read) == Ok(len) { Ok(copy) } else { Err(NotCopied::BadAddress) }
 }
 
 /// Copies bytes to memory of the program.
-fn put(bytes: &[u8], into: *mut libc::c_void) -> Result<(), BadAddress> {
+fn put(bytes: &[u8], into: *mut libc::c_void) -> Result<(), NotCopied> {
     let from = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let into = iovec { iov_base: into, ..from };
     // SAFETY: the kernel checks the memory of the program, and only reads `bytes`.
     let written = unsafe { libc::process_vm_writev(libc::getpid(), &from, 1, &into, 1, 0) };
-    if usize::try_from(written) == Ok(bytes.len()) { Ok(()) } else { Err(BadAddress) }
+    if usize::try_from(written) == Ok(bytes.len()) { Ok(()) } else { Err(NotCopied::BadAddress) }
 }
 
 #[cfg(test)]
@@ -95,9 +100,17 @@ mod tests {
         assert_eq!(copied(&pieces, 7).map(|copy| copy[..7].to_vec()), Ok(b"0126789".to_vec()));
         assert!(copied(&nothing, 0).is_ok());
         let bad = iovec { iov_base: 4096 as *mut libc::c_void, iov_len: 4 };
-        assert_eq!(copied(&[pieces[0], bad], 7).err(), Some(BadAddress));
-        assert_eq!(put(b"ab", bad.iov_base), Err(BadAddress));
+        assert_eq!(copied(&[pieces[0], bad], 7).err(), Some(NotCopied::BadAddress));
+        assert_eq!(put(b"ab", bad.iov_base), Err(NotCopied::BadAddress));
         put(b"ab", pieces[2].iov_base).unwrap();
         assert_eq!(&memory, b"012345ab89");
+    }
+
+    /// A copy of 1 GiB ended the program under a limit of its memory, and left the file grown.
+    #[test]
+    fn a_copy_without_memory_aborted_the_program() {
+        let piece = iovec { iov_base: 4096 as *mut libc::c_void, iov_len: 1 };
+        // Beyond the address space.
+        assert_eq!(copied(&[piece], 1 << 62).err(), Some(NotCopied::NoMemory));
     }
 }

@@ -149,7 +149,7 @@ extern "C" fn in_child() {
 /// Before a call that forks without the handlers of `pthread_atfork`. The guard prevents a
 /// take-over by another thread, which the child would inherit.
 pub fn before_raw_fork() -> Option<Still> {
-    hand_back_and_hold(|| files::hand_back_those("the process divides", |_| true))
+    hand_all_back_and_hold("the process divides")
 }
 
 /// Forks by such a call, with the locks of a fork held. So in the child no lock of this library
@@ -167,29 +167,34 @@ pub fn raw_fork(fork: impl FnOnce() -> i32) -> i32 {
     child
 }
 
-/// Calls `hand_back`. No take-over begins until the drop of the guard. Does nothing if no file is
-/// known, or in a signal handler that interrupted the engine.
+/// Calls `hand_back` if a file is known. No take-over begins until the drop of the guard, also of a
+/// file that another thread opens meanwhile. Does nothing in the child of a vfork.
 pub fn hand_back_and_hold(hand_back: impl FnOnce()) -> Option<Still> {
-    if !files::any_known() || !is_own() {
+    if !is_own() {
         return None;
     }
     let still = Still::begin();
-    hand_back();
+    if files::any_known() {
+        hand_back();
+    }
     Some(still)
+}
+
+/// Hands back all files. No take-over begins until the drop of the guard.
+pub fn hand_all_back_and_hold(why: &str) -> Option<Still> {
+    hand_back_and_hold(|| files::hand_back_those(why, |_| true))
 }
 
 /// Before the process changes its user, groups or capabilities. Afterwards the kernel may refuse to
 /// remove a marker or to end a lease, which needs ownership of the file or CAP_LEASE.
 pub fn before_own_rights_change() -> Option<Still> {
-    hand_back_and_hold(|| files::hand_back_those("the program changes its rights", |_| true))
+    hand_all_back_and_hold("the program changes its rights")
 }
 
 /// Before the process gets another root directory. It may have no /proc, which shows whether a
 /// lease lasts.
 pub fn before_root_changes() -> Option<Still> {
-    hand_back_and_hold(|| {
-        files::hand_back_those("the program changes its root directory", |_| true)
-    })
+    hand_all_back_and_hold("the program changes its root directory")
 }
 
 /// Before unshare. With a second table of descriptors, a number has two meanings in one process.

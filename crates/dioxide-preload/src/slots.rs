@@ -6,12 +6,15 @@
 //! different cache lines.
 
 use crate::files::{Description, Taken};
-use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
+use std::cell::Cell;
 use std::ffi::c_int;
-use std::ops::{Deref, DerefMut};
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::{array, ptr};
+
+/// The copies of each state.
+const SHARDS: usize = 8;
 
 const PAGE: usize = 1024;
 const PAGES: usize = 1024;
@@ -40,10 +43,29 @@ impl State {
     }
 }
 
+/// A copy of the state, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard(RwLock<State>);
+
+/// Returns the shard of this thread. Without a lock: a child of a fork could not take it.
+fn own_shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    OWN.get().unwrap_or_else(|| {
+        let own = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        OWN.set(Some(own));
+        own
+    })
+}
+
 /// One descriptor number.
 #[derive(Default)]
 pub struct Slot {
-    state: ShardedLock<State>,
+    /// A reader locks the one of its thread, a writer all in order.
+    shards: [Shard; SHARDS],
     /// The kernel's description may lack the program's O_APPEND. It is outside the lock: a signal
     /// handler that interrupted the engine cannot wait for a lock of its own thread.
     hides_append: AtomicBool,
@@ -67,10 +89,15 @@ enum Kind {
 /// A slot, locked for writing.
 pub struct Changing {
     slot: &'static Slot,
-    state: ShardedLockWriteGuard<'static, State>,
+    states: [RwLockWriteGuard<'static, State>; SHARDS],
 }
 
 impl Changing {
+    /// Replaces the state.
+    pub fn set(&mut self, state: State) {
+        self.states.iter_mut().for_each(|copy| **copy = state.clone());
+    }
+
     /// Before a change of the kernel's O_APPEND. Until the drop, an append of a signal handler uses
     /// RWF_APPEND, which does no harm beside O_APPEND.
     pub fn hide_append(&self) {
@@ -85,19 +112,13 @@ impl Deref for Changing {
     type Target = State;
 
     fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl DerefMut for Changing {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
+        &self.states[0]
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        let (kind, hides) = match &*self.state {
+        let (kind, hides) = match &**self {
             State::Empty => (Kind::Empty, false),
             State::Engine => (Kind::Engine, false),
             State::Watched(_) => (Kind::Watched, false),
@@ -132,13 +153,14 @@ impl Slot {
     }
 
     /// For a transfer: the state cannot change until the drop of the guard.
-    pub fn read(&self) -> ShardedLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.shards[own_shard()].0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For a change: waits for the transfers.
     pub fn write(&'static self) -> Changing {
-        Changing { slot: self, state: self.state.write().unwrap_or_else(PoisonError::into_inner) }
+        let lock = |shard: &'static Shard| shard.0.write().unwrap_or_else(PoisonError::into_inner);
+        Changing { slot: self, states: array::from_fn(|shard| lock(&self.shards[shard])) }
     }
 
     /// Records that the number is closed, from a signal handler that interrupted the engine.
@@ -209,7 +231,7 @@ fn get_or_leak<T>(pointer: &AtomicPtr<T>, make: impl FnOnce() -> T) -> &'static 
 /// Marks a descriptor of the engine, which the program cannot close.
 pub fn keep(fd: c_int) {
     if let Some(slot) = make(fd) {
-        *slot.write() = State::Engine;
+        slot.write().set(State::Engine);
     }
 }
 

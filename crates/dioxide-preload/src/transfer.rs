@@ -3,7 +3,7 @@
 
 use crate::files::{self, Description, Taken, borrowed};
 use crate::flushes::{Effect, How, RWF_DURABLE};
-use crate::memory::{self, BadAddress};
+use crate::memory::{self, NotCopied};
 use crate::process::{self, Inside};
 use crate::set_errno;
 use crate::slots::{self, Slot, State};
@@ -86,9 +86,12 @@ impl From<dioxide::Error> for Instead {
     }
 }
 
-impl From<BadAddress> for Instead {
-    fn from(_: BadAddress) -> Self {
-        Self::HandBack("a transfer had a bad address")
+impl From<NotCopied> for Instead {
+    fn from(why: NotCopied) -> Self {
+        Self::HandBack(match why {
+            NotCopied::BadAddress => "a transfer had a bad address",
+            NotCopied::NoMemory => "there was no memory",
+        })
     }
 }
 

@@ -16,7 +16,7 @@ fn is_known(fd: c_int) -> bool {
         && !process::is_elsewhere()
 }
 
-fn bad_number() -> c_int {
+pub fn bad_number() -> c_int {
     set_errno(libc::EBADF);
     -1
 }

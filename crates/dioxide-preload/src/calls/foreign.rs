@@ -1,7 +1,7 @@
 //! Access to a file that the engine does not see. Each of these calls first hands the file back.
 
-use super::descriptors::close_range_by;
-use crate::files;
+use super::descriptors::{bad_number, close_range_by};
+use crate::files::{self, Still};
 use crate::flushes::{Effect, How};
 use crate::next::interpose;
 use crate::process;
@@ -46,8 +46,9 @@ fn of_iocbs(count: c_long, list: *const *const Iocb) {
     }
 }
 
-fn ring() {
-    files::hand_back_those("the program uses io_uring", |_| true);
+/// Before a ring is made. A take-over after the drop of the guard sees it.
+fn ring() -> Option<Still> {
+    process::hand_all_back_and_hold("the program uses io_uring")
 }
 
 /// Whether an ioctl changes nothing.
@@ -80,6 +81,7 @@ const FSGETXATTR: c_ulong = 0x801c_581f;
 fn second_files(request: c_ulong, argument: c_long) {
     const WHY: &str = "it was cloned";
     const WHY_LOOP: &str = "a loop device was made of it";
+    const WHY_MOVED: &str = "its blocks were moved";
     if !files::any_known() {
         return;
     }
@@ -116,7 +118,24 @@ fn second_files(request: c_ulong, argument: c_long) {
             // SAFETY: by the contract of the ioctl, null or a `struct move_extent`. It begins with
             // a reserved number and the descriptor.
             if let Some([_, donor]) = unsafe { descriptors.as_ref() } {
-                files::hand_back_descriptor(*donor as c_int, "its blocks were moved");
+                files::hand_back_descriptor(*donor as c_int, WHY_MOVED);
+            }
+        }
+        XFS_IOC_EXCHANGE_RANGE | XFS_IOC_COMMIT_RANGE | F2FS_IOC_MOVE_RANGE => {
+            let descriptor = std::ptr::with_exposed_provenance::<c_int>(argument as usize);
+            // SAFETY: by the contract of the ioctl, null or a structure whose first member is the
+            // descriptor.
+            if let Some(other) = unsafe { descriptor.as_ref() } {
+                files::hand_back_descriptor(*other, WHY_MOVED);
+            }
+        }
+        XFS_IOC_SWAPEXT => {
+            let numbers = std::ptr::with_exposed_provenance::<[i64; 3]>(argument as usize);
+            // SAFETY: by the contract of the ioctl, null or a `struct xfs_swapext`. It begins with
+            // a version and the two descriptors.
+            if let Some([_, target, other]) = unsafe { numbers.as_ref() } {
+                files::hand_back_descriptor(*target as c_int, WHY_MOVED);
+                files::hand_back_descriptor(*other as c_int, WHY_MOVED);
             }
         }
         _ => {}
@@ -126,6 +145,10 @@ const LOOP_SET_FD: c_ulong = 0x4c00;
 const LOOP_CHANGE_FD: c_ulong = 0x4c06;
 const LOOP_CONFIGURE: c_ulong = 0x4c0a;
 const EXT4_IOC_MOVE_EXT: c_ulong = 0xc028_660f;
+const XFS_IOC_EXCHANGE_RANGE: c_ulong = 0x4028_5881;
+const XFS_IOC_COMMIT_RANGE: c_ulong = 0x4058_5883;
+const XFS_IOC_SWAPEXT: c_ulong = 0xc0c0_586d;
+const F2FS_IOC_MOVE_RANGE: c_ulong = 0xc020_f509;
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
 const FIDEDUPERANGE: c_ulong = 0xc018_9436;
@@ -192,7 +215,6 @@ fn replaced(from: c_long, to: c_long, why: &str) {
 fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     let why = "the program makes system calls by number";
     match number {
-        libc::SYS_io_uring_setup => ring(),
         libc::SYS_mmap => files::hand_back_descriptor(fifth as c_int, why),
         libc::SYS_close => replaced(first, first, why),
         libc::SYS_write
@@ -230,21 +252,14 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
         | libc::SYS_open_by_handle_at
         | libc::SYS_newfstatat
         | libc::SYS_statx
-        | libc::SYS_execve
-        | libc::SYS_execveat
-        | libc::SYS_clone3
-        | libc::SYS_pidfd_getfd
         | libc::SYS_sendmmsg
-        | libc::SYS_clone
-        | libc::SYS_exit_group
         | libc::SYS_sendmsg
         | libc::SYS_utimensat
         | libc::SYS_truncate => files::hand_back_those(why, |_| true),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => process::before_vfork(),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork
-        | libc::SYS_open
+        libc::SYS_open
         | libc::SYS_creat
         | libc::SYS_stat
         | libc::SYS_utime
@@ -257,6 +272,49 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => replaced(first, second, why),
         _ => {}
+    }
+}
+
+/// Whether the kernel has a copy of the descriptors after a call, or ends the process in it. A
+/// take-over by another thread must not come before its end.
+fn copies_or_ends(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_io_uring_setup
+            | libc::SYS_pidfd_getfd
+            | libc::SYS_clone
+            | libc::SYS_clone3
+            | libc::SYS_execve
+            | libc::SYS_execveat
+            | libc::SYS_exit_group
+    )
+}
+
+/// Whether a call makes a child with a copy of the memory of this process.
+fn forks(number: c_long, first: c_long) -> bool {
+    match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => true,
+        libc::SYS_clone => first as c_int & libc::CLONE_VM == 0,
+        libc::SYS_clone3 => {
+            let flags = std::ptr::with_exposed_provenance::<u64>(first as usize);
+            // SAFETY: by the contract of the call, null or a `struct clone_args`, whose first
+            // member is the flags.
+            unsafe { flags.as_ref() }.is_some_and(|flags| *flags as c_int & libc::CLONE_VM == 0)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a call closes or copies a descriptor of the engine.
+fn uses_engines(number: c_long, first: c_long, second: c_long) -> bool {
+    let is_engines = |number: c_long| files::is_engines(number as c_int);
+    match number {
+        libc::SYS_close | libc::SYS_dup => is_engines(first),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => is_engines(first) || is_engines(second),
+        libc::SYS_dup3 => is_engines(first) || is_engines(second),
+        _ => false,
     }
 }
 
@@ -354,9 +412,8 @@ interpose! {
     }
     // The other process may be the program itself.
     |next| fn [pidfd_getfd](process: c_int, number: c_int, flags: c_uint) -> c_int {
-        if files::any_known() {
-            files::hand_back_those("the program copies a descriptor of a process", |_| true);
-        }
+        let why = "the program copies a descriptor of a process";
+        let _still = process::hand_all_back_and_hold(why);
         next(process, number, flags)
     }
     |next| fn [aio_read, aio_read64, aio_write, aio_write64](block: *mut aiocb) -> c_int {
@@ -384,7 +441,7 @@ interpose! {
         next(context, count, list)
     }
     |next| fn [io_uring_setup](entries: c_uint, parameters: *mut c_void) -> c_int {
-        ring();
+        let _still = ring();
         next(entries, parameters)
     }
     |next| fn [io_uring_queue_init](
@@ -392,7 +449,7 @@ interpose! {
         ring_memory: *mut c_void,
         flags: c_uint,
     ) -> c_int {
-        ring();
+        let _still = ring();
         next(entries, ring_memory, flags)
     }
     |next| fn [io_uring_queue_init_params](
@@ -400,7 +457,7 @@ interpose! {
         ring_memory: *mut c_void,
         parameters: *mut c_void,
     ) -> c_int {
-        ring();
+        let _still = ring();
         next(entries, ring_memory, parameters)
     }
     |next| fn [io_uring_queue_init_mem](
@@ -410,7 +467,7 @@ interpose! {
         memory: *mut c_void,
         len: size_t,
     ) -> c_int {
-        ring();
+        let _still = ring();
         next(entries, ring_memory, parameters, memory, len)
     }
     |next| fn [syscall](
@@ -426,15 +483,24 @@ interpose! {
         if number == libc::SYS_unshare {
             process::before_unshare(first as c_int);
         }
+        if uses_engines(number, first, second) {
+            return bad_number().into();
+        }
         if files::any_known() {
             by_number(number, [first, second, third, fifth]);
+        }
+        let kernel = || next(number, first, second, third, fourth, fifth, sixth);
+        if forks(number, first) {
+            return process::raw_fork(|| kernel() as c_int).into();
         }
         let _still = match number {
             _ if changes_rights(number) => process::before_own_rights_change(),
             _ if changes_root(number) => process::before_root_changes(),
+            _ if copies_or_ends(number) => {
+                process::hand_all_back_and_hold("the program makes system calls by number")
+            }
             _ => None,
         };
-        let kernel = || next(number, first, second, third, fourth, fifth, sixth);
         match number {
             libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => {
                 let flush = || kernel() as c_int;

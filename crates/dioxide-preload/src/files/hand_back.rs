@@ -146,7 +146,8 @@ fn hand_back_now(inode: &Inode, why: &str) {
     inode.kernel_only.store(true, Ordering::Release);
     for (_, state) in &mut drained {
         if let State::Taken(description, _) = &**state {
-            **state = State::Watched(description.clone());
+            let description = description.clone();
+            state.set(State::Watched(description));
         }
     }
     if put_away(inode) {
@@ -170,7 +171,7 @@ pub(super) fn put_away(inode: &Inode) -> bool {
     let Some(engine) = taken.take() else { return false };
     let _numbers = numbers();
     for slot in engine.descriptors().filter_map(slots::find) {
-        *slot.write() = State::Empty;
+        slot.write().set(State::Empty);
     }
     let Taken { plain, durable, lease, .. } =
         Arc::into_inner(engine).expect("all slots have let go of it");

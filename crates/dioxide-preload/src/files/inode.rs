@@ -2,12 +2,13 @@
 
 use crate::accepted::Accepted;
 use crate::lease;
-use crate::slots::{self, Changing};
+use crate::slots::{self, Changing, State};
 use dioxide::ledger::FileSystem;
 use rustix::fs::{FileType, Stat};
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -213,11 +214,18 @@ impl Inode {
         lease.is_some_and(|lease| lease::is_broken(lease.held.as_raw_fd()))
     }
 
-    /// Locks all slots of the file, after the engine's transfers have ended.
+    /// Locks all slots of the file, after the engine's transfers have ended. A number may be that
+    /// of another file by the time of its lock.
     pub(super) fn drained(&self) -> Vec<Drained> {
         let numbers: Vec<_> = self.descriptors().iter().copied().collect();
-        let drained: Vec<_> =
-            numbers.into_iter().filter_map(|fd| Some((fd, slots::find(fd)?.write()))).collect();
+        let is_ours = |state: &State| {
+            state.description().is_some_and(|description| ptr::eq(&*description.inode, self))
+        };
+        let drained: Vec<_> = numbers
+            .into_iter()
+            .filter_map(|fd| Some((fd, slots::find(fd)?.write())))
+            .filter(|(_, state)| is_ours(state))
+            .collect();
         drained.iter().for_each(|(_, state)| state.hide_append());
         drained
     }

@@ -106,7 +106,8 @@ fn take_over_now(inode: &Arc<Inode>) -> Option<String> {
             drop(numbers);
             for (_, state) in &mut drained {
                 if let State::Watched(description) = &**state {
-                    **state = State::Taken(description.clone(), taken.clone());
+                    let description = description.clone();
+                    state.set(State::Taken(description, taken.clone()));
                 }
             }
             *inode.taken.write().unwrap_or_else(PoisonError::into_inner) = Some(taken);

@@ -982,6 +982,64 @@ static void a_number_of_the_engine_is_duplicated(void) {
     must("close", close(fd), 0);
 }
 
+static void a_number_of_the_engine_by_number(void) {
+    long used = 0;
+    fd = open_direct("file", O_APPEND);
+    write_together();
+    for (int number = 256; number < 32768; number++) {
+        used += syscall(SYS_dup3, number, fd, 0) >= 0 || syscall(SYS_dup, number) >= 0;
+        used += syscall(SYS_close, number) == 0;
+    }
+    tell("used", used);
+    append_blocks(1);
+    tell_length("length");
+    must("close", close(fd), 0);
+}
+
+static void *write_large_blocks(void *none) {
+    while (!all_done)
+        must("pwrite", pwrite(fd, memory, LARGE, 0), LARGE);
+    return none;
+}
+
+static void *lock_the_file(void *none) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    pthread_barrier_wait(&both);
+    must("lock", fcntl(fd, F_SETLK, &lock), 0);
+    return none;
+}
+
+// A hand-back that waited for a write of the file put another file, which had got a number of it
+// meanwhile, back to the kernel, while the engine had it.
+static void a_number_of_another_file_beside_a_hand_back(void) {
+    pthread_barrier_init(&both, NULL, 2);
+    for (int i = 0; i < ROUNDS / 5; i++) {
+        pthread_t writer, locker;
+        fd = open_direct("file", 0);
+        int number = dup(fd);
+        must("pwrite", pwrite(fd, memory, LARGE, 0), LARGE);
+        all_done = 0;
+        pthread_create(&writer, NULL, write_large_blocks, NULL);
+        pthread_create(&locker, NULL, lock_the_file, NULL);
+        pthread_barrier_wait(&both);
+        for (volatile uint64_t spin = scramble((uint64_t)i) % 200000; spin > 0; spin--)
+            ;
+        must("close", close(number), 0);
+        must("number", open_direct("other", 0), number);
+        must("pwrite", pwrite(number, memory, BLOCK, 0), BLOCK);
+        pthread_join(locker, NULL);
+        all_done = 1;
+        pthread_join(writer, NULL);
+        struct stat stat;
+        must("fstat", fstat(number, &stat), 0);
+        must("length", stat.st_size, BLOCK);
+        must("close", close(number) | close(fd), 0);
+        must("lengths", length_of("other") + length_of("file"), BLOCK + LARGE);
+        must("unlink", unlink("file") | unlink("other"), 0);
+    }
+    printf("done\n");
+}
+
 // The bug: the copy is no duplicate that the library sees.
 static void a_descriptor_copied_from_the_own_process(void) {
     int own = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -1218,7 +1276,7 @@ static void a_raw_child_beside_threads_that_open(void) {
     pthread_create(&threads[0], NULL, open_and_close_for_ever, "file");
     pthread_create(&threads[1], NULL, open_and_close_for_ever, "other");
     for (int i = 0; i < 300; i++) {
-        pid_t child = _Fork();
+        pid_t child = i % 2 == 0 ? _Fork() : (pid_t)syscall(SYS_fork);
         if (child == 0) {
             // Before this call the library hands all files back.
             syscall(SYS_truncate, "nothing", 0);
@@ -1671,6 +1729,30 @@ static void a_clone_of_a_file_that_is_taken(void) {
     }
 }
 
+// By each ioctl that moves blocks between two files and has the other one in its argument. Most are
+// refused here.
+static void a_swap_of_a_file_that_is_taken(void) {
+    const unsigned long requests[] = {
+        _IOW('X', 129, char[40]),  // XFS_IOC_EXCHANGE_RANGE
+        _IOW('X', 131, char[88]),  // XFS_IOC_COMMIT_RANGE
+        _IOWR('X', 109, char[192]), // XFS_IOC_SWAPEXT
+        _IOWR(0xf5, 9, char[32]),  // F2FS_IOC_MOVE_RANGE
+    };
+    for (int way = 0; way < 4; way++) {
+        int64_t argument[24] = {0};
+        fd = open_direct("file", 0);
+        write_together();
+        int target = open("target", O_RDWR | O_CREAT | O_TRUNC, 0644);
+        if (way == 2)
+            argument[1] = target, argument[2] = fd;
+        else
+            argument[0] = fd;
+        ioctl(target, requests[way], argument);
+        tell("marked", getxattr("file", "user.dioxide", NULL, 0) >= 0);
+        tell("close", close(target) | close(fd));
+    }
+}
+
 // By each ioctl that sets the file of a loop device. Another process may take the free device
 // first.
 static int loop_device_of_the_file(int way) {
@@ -2063,6 +2145,9 @@ static const struct {
     CASE(times_that_the_program_sets),
     CASE(a_thread_with_its_own_descriptors),
     CASE(a_number_of_the_engine_is_duplicated),
+    CASE(a_number_of_the_engine_by_number),
+    CASE(a_number_of_another_file_beside_a_hand_back),
+    CASE(a_swap_of_a_file_that_is_taken),
     CASE(a_descriptor_copied_from_the_own_process),
     CASE(a_number_replaced_beside_appends),
     CASE(a_ring_whose_descriptor_is_closed),

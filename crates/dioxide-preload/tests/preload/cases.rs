@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The arguments of `c/cases.c`.
-const CASES: [&str; 64] = [
+const CASES: [&str; 67] = [
     "a_rotation_in_a_handler_that_interrupts_an_append",
     "a_vfork_child_that_ends_by_a_signal",
     "a_child_with_the_parents_memory_changes_its_numbers open",
@@ -61,6 +61,9 @@ const CASES: [&str; 64] = [
     "a_thread_with_its_own_descriptors",
     "a_thread_with_its_own_descriptors number",
     "a_number_of_the_engine_is_duplicated",
+    "a_number_of_the_engine_by_number",
+    "a_number_of_another_file_beside_a_hand_back",
+    "a_swap_of_a_file_that_is_taken",
     "a_descriptor_copied_from_the_own_process name",
     "a_descriptor_copied_from_the_own_process number",
     "a_number_replaced_beside_appends",
