@@ -130,7 +130,7 @@ impl Drop for PoolThread {
         self.queue.lock().ends = true;
         self.queue.work.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It has no result. A panic has printed its message.
+            // It has no result.
             let _ = thread.join();
         }
     }
@@ -222,8 +222,10 @@ fn next_job(writer: &Writer, state: &mut WriterState) -> Option<Job> {
     if !state.pool.resting.is_empty() {
         return Some(Job::Rest(std::mem::take(&mut state.pool.resting)));
     }
-    // A thread that waits may not have come to the segment that was made for it.
-    if state.has_surplus(&writer.options) && state.pool.waiting == 0 && !is_fixed {
+    // A thread that waits may not have come to the segment that was made for it. A flush may not
+    // have come to the one that it is to flush, which others have freed.
+    let is_unused = state.pool.waiting == 0 && !state.is_flushing();
+    if state.has_surplus(&writer.options) && is_unused && !is_fixed {
         return state.pool.free.pop_back().map(Job::Remove);
     }
     None

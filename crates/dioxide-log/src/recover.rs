@@ -555,7 +555,10 @@ impl Recovered {
             }
         }
         // Also after a close: the last write of a killed process may not be stable.
-        last.segment.sync()
+        last.segment.sync()?;
+        last.segment.was_read();
+        // The next record goes to the next segment.
+        if self.ended { last.segment.rest() } else { Ok(()) }
     }
 }
 

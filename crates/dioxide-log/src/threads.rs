@@ -11,7 +11,8 @@ thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts a thread that serves logs. `path` is that of the log, for messages.
+/// Starts a thread that serves logs. `path` is that of the log, for messages. A panic of the
+/// program's logger ends the process: calls of the log would wait for the thread for ever.
 pub fn spawn(
     name: &str,
     path: &Path,
@@ -19,7 +20,9 @@ pub fn spawn(
 ) -> Result<JoinHandle<()>> {
     let serve = || {
         SERVES.set(true);
-        run();
+        if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            std::process::abort();
+        }
     };
     // The handlers of the program run in its own threads.
     let thread = thread::Builder::new().name(name.into());
@@ -60,6 +63,8 @@ fn serves() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
     use std::sync::Arc;
     use std::sync::mpsc::{Sender, channel};
     use std::task::Wake;
@@ -93,6 +98,21 @@ mod tests {
         let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
         let blocked = u64::from_str_radix(blocked, 16).unwrap();
         assert_ne!(blocked & (1 << (SIGALRM - 1)), 0, "{blocked:x}");
+    }
+
+    /// The thread had ended, and every call that needed it waited for ever.
+    #[test]
+    fn a_panic_of_the_logger_stopped_the_log() {
+        const NAME: &str = "threads::tests::a_panic_of_the_logger_stopped_the_log";
+        const SIGABRT: i32 = 6;
+        if std::env::var_os(NAME).is_some() {
+            let panics = || panic!("the logger panics");
+            let _ = spawn("a thread", Path::new("a log"), panics).unwrap().join();
+            return;
+        }
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let ended = again.args(["--exact", NAME]).env(NAME, "").output().unwrap().status;
+        assert_eq!(ended.signal(), Some(SIGABRT), "{ended}");
     }
 
     /// A task that was woken inside a call dropped the last set, whose close waited for that call.

@@ -480,12 +480,23 @@ impl Writer {
         self.lock()
     }
 
-    /// Completes the segment, if this many are free.
+    /// Completes the segment, if this many are free and the next one can be opened. May return with
+    /// nothing done.
     fn end_segment<'a>(&'a self, state: Guard<'a>, count: usize) -> Result<Guard<'a>> {
         let number = state.batch.header().number;
-        let mut state = self.wait_for_free(state, count)?;
-        // Another thread may have ended it. The next one may have room.
-        if !state.batch.ended() && state.batch.header().number == number {
+        let state = self.wait_for_free(state, count)?;
+        let Some(next) = state.pool.free.front().cloned() else { return Ok(state) };
+        drop(state);
+        // Once the records behind it have numbers, a failure would end the log.
+        let prepared = next.prepare();
+        let mut state = self.lock();
+        // Another thread may have ended it, and the next one may have room.
+        if !state.batch.ended()
+            && state.batch.header().number == number
+            && state.pool.free.len() >= count
+            && Arc::ptr_eq(&state.pool.free[0], &next)
+        {
+            prepared.map_err(|error| Error::NoSegment(Arc::new(error)))?;
             self.end(&mut state);
         }
         Ok(state)
@@ -797,6 +808,9 @@ impl Writer {
             if state.closed {
                 self.room.notify_all();
             }
+            if !state.is_flushing() && state.has_surplus(&self.options) {
+                self.bell.ring();
+            }
             if let Err(error) = result {
                 let waiting = self.fail(&mut state, error.clone());
                 drop(state);
@@ -1005,7 +1019,7 @@ impl Writer {
                 Fit::Yes => break,
                 // Without a free segment the log stays open: recovery reads it all the same.
                 _ if state.pool.free.is_empty() && !state.batch.ended() => return Ok(()),
-                _ if !state.batch.ended() => self.end(&mut state),
+                _ if !state.batch.ended() => state = self.end_segment(state, 1)?,
                 _ => state = self.make_room(state),
             }
         }
@@ -1223,6 +1237,11 @@ impl WriterState {
     pub fn has_surplus(&self, options: &LogOptions) -> bool {
         let soon = options.left_by(Purpose::Records) + usize::from(self.is_half_full());
         self.pool.free.len() > options.spare_segments.max(soon)
+    }
+
+    /// Whether a flush runs, or is about to.
+    pub fn is_flushing(&self) -> bool {
+        self.flushes > 0
     }
 
     /// Whether the segment that is being written is more than half full.

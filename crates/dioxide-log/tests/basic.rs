@@ -1,6 +1,7 @@
 //! A log in a directory of the file system of the tests.
 
 use dioxide_log::{Error, Log, LogOptions, Lsn};
+use std::path::Path;
 
 fn small() -> LogOptions {
     LogOptions::new().segment_bytes(64 << 10)
@@ -243,6 +244,13 @@ fn threads_that_wait_for_a_segment_share_it() {
     assert!(log.stats().segments <= 11, "{:?}", log.stats());
 }
 
+/// The number of descriptors of this process on files with this beginning of their path.
+fn open_files(path: &Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    links.filter(|link| link.starts_with(path)).count()
+}
+
 /// Each segment that was read kept its descriptor, of which a process has a thousand by default.
 #[test]
 fn a_pass_over_a_log_keeps_few_descriptors() {
@@ -252,11 +260,7 @@ fn a_pass_over_a_log_keeps_few_descriptors() {
     for _ in 0..60 {
         log.append(&[7; 50_000]).unwrap();
     }
-    let open = || {
-        let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-        let links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-        links.filter(|link| link.starts_with(&path)).count()
-    };
+    let open = || open_files(&path);
     assert_eq!(records(&log).len(), 60);
     assert!(open() < 15, "{}", open());
     let view = dioxide_log::LogView::open(&path).unwrap();
@@ -264,6 +268,36 @@ fn a_pass_over_a_log_keeps_few_descriptors() {
     let mut reader = dioxide_log::LogReader::open(&path).unwrap();
     while reader.next().unwrap().is_some() {}
     assert!(open() < 15, "{}", open());
+}
+
+/// A read of one record opened its segment for ever.
+#[test]
+fn reads_of_single_records_kept_a_descriptor_each() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let log = small().open(&path).unwrap();
+    for _ in 0..150 {
+        log.append(&[7; 50_000]).unwrap();
+    }
+    for lsn in 1..=150 {
+        assert_eq!(log.read(Lsn(lsn)).unwrap().map(|record| record.len()), Some(50_000));
+    }
+    assert!(open_files(&path) < 75, "{}", open_files(&path));
+}
+
+/// Recovery read the last segment by a descriptor of its own, so an opened log had one more.
+#[test]
+fn an_opened_log_had_a_descriptor_more_than_a_new_one() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let log = small().open(&path).unwrap();
+    log.append(b"a record").unwrap();
+    let new = open_files(&path);
+    log.close().unwrap();
+    let log = small().open(&path).unwrap();
+    assert_eq!(log.read(Lsn(1)).unwrap(), Some(b"a record".to_vec()));
+    log.append(b"another").unwrap();
+    assert_eq!(open_files(&path), new);
 }
 
 #[test]

@@ -115,6 +115,40 @@ fn a_flush_came_after_the_close() {
     assert!(released.load(SeqCst));
 }
 
+/// The flush opened it, and its failure ended the log.
+#[test]
+fn a_flush_met_a_segment_that_was_removed() {
+    let disk = Hooked::default();
+    let options = small().durability(Durability::OnSync).spare_segments(0);
+    let log = options.open_storage(Arc::new(disk.clone())).unwrap();
+    log.append(b"a record").unwrap();
+    let (begun, other, removed) = (OnceLock::new(), log.clone(), Arc::<AtomicBool>::default());
+    let has_removed = removed.clone();
+    disk.hook(move |call| match call {
+        Call::Sync if begun.set(()).is_ok() => {
+            let other = other.clone();
+            let frees = move || {
+                let lsns = (0..10).map(|_| other.append(&[1; 40_000]).unwrap());
+                let last = lsns.last().unwrap();
+                other.truncate_front(last).unwrap();
+            };
+            thread::spawn(frees).join().unwrap();
+            // Longer than a removal takes that does not wait.
+            for _ in 0..200 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(!has_removed.load(SeqCst), "a flush has not come to its segment");
+        }
+        Call::Remove => has_removed.store(true, SeqCst),
+        _ => {}
+    });
+    log.sync().unwrap();
+    // The last flush lets it go.
+    while !removed.load(SeqCst) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// It returned none, as at the end of the log, because it looked for its record twice.
 #[test]
 fn a_follower_ended_at_a_truncation() {

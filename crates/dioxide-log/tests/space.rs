@@ -51,9 +51,59 @@ fn fill(log: &Log, record_bytes: usize) {
 
 const EMFILE: i32 = 24;
 
-/// A disk that makes no segments while the process has no descriptors left.
+/// A disk that makes and opens no segments while the process has no descriptors left.
+#[derive(Debug, Default)]
+struct WithoutDescriptors(Memory, Arc<AtomicBool>);
+
+impl WithoutDescriptors {
+    fn check(is_without: &AtomicBool) -> dioxide_log::Result<()> {
+        if is_without.load(Ordering::SeqCst) {
+            let error = Arc::new(io::Error::from_raw_os_error(EMFILE));
+            return Err(Error::System { action: "open", path: "segment".into(), error });
+        }
+        Ok(())
+    }
+}
+
+/// A segment that is opened by its first write, unless that was prepared.
 #[derive(Debug)]
-struct WithoutDescriptors(Memory, AtomicBool);
+struct Unopened(Arc<dyn Segment>, Arc<AtomicBool>, AtomicBool);
+
+impl Segment for Unopened {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn prepare(&self) -> dioxide_log::Result<()> {
+        if !self.2.load(Ordering::SeqCst) {
+            WithoutDescriptors::check(&self.1)?;
+            self.2.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn write(&self, data: &[u8], offset: u64, durable: bool) -> dioxide_log::Result<()> {
+        self.prepare()?;
+        self.0.write(data, offset, durable)
+    }
+
+    fn sync(&self) -> dioxide_log::Result<()> {
+        self.0.sync()
+    }
+
+    fn read(&self, into: &mut [u8], offset: u64) -> dioxide_log::Result<()> {
+        self.0.read(into, offset)
+    }
+
+    fn rest(&self) -> dioxide_log::Result<()> {
+        self.2.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+}
 
 impl Storage for WithoutDescriptors {
     fn path(&self) -> &Path {
@@ -65,11 +115,8 @@ impl Storage for WithoutDescriptors {
     }
 
     fn create(&self, bytes: u64) -> dioxide_log::Result<Arc<dyn Segment>> {
-        if self.1.load(Ordering::SeqCst) {
-            let error = Arc::new(io::Error::from_raw_os_error(EMFILE));
-            return Err(Error::System { action: "create", path: "segment".into(), error });
-        }
-        self.0.create(bytes)
+        Self::check(&self.1)?;
+        Ok(Arc::new(Unopened(self.0.create(bytes)?, self.1.clone(), AtomicBool::new(false))))
     }
 
     fn remove(&self, segment: &dyn Segment) -> dioxide_log::Result<()> {
@@ -80,7 +127,7 @@ impl Storage for WithoutDescriptors {
 /// The message and the errno advised to remove records.
 #[test]
 fn a_lack_of_descriptors_was_reported_as_a_full_log() {
-    let disk = Arc::new(WithoutDescriptors(Memory::default(), AtomicBool::new(false)));
+    let disk = Arc::new(WithoutDescriptors::default());
     let log = options().open_storage(disk.clone()).unwrap();
     disk.1.store(true, Ordering::SeqCst);
     let mut appended = 0;
@@ -95,6 +142,32 @@ fn a_lack_of_descriptors_was_reported_as_a_full_log() {
     let last = log.append(&[2; 5000]).expect("the descriptors are back");
     let all = records(&log);
     assert_eq!((all.len(), all.last()), (appended + 1, Some(&(last, vec![2; 5000]))));
+    log.close().unwrap();
+}
+
+/// A free segment was opened by the write of records that had their numbers.
+#[test]
+fn a_lack_of_descriptors_at_a_rotation_ended_the_log() {
+    let disk = Arc::new(WithoutDescriptors::default());
+    let log = options().open_storage(disk.clone()).unwrap();
+    let mut last = Lsn(0);
+    for _ in 0..4 {
+        last = log.append(&[1; 40_000]).unwrap();
+    }
+    log.truncate_front(last).unwrap();
+    // The segments rest at some time, and then fail to open.
+    let error = loop {
+        disk.1.store(true, Ordering::SeqCst);
+        let result = log.append(&[2; 40_000]);
+        disk.1.store(false, Ordering::SeqCst);
+        match result {
+            Ok(lsn) => log.truncate_front(lsn).unwrap(),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NoSegment(_)), "{error}");
+    let last = log.append(&[3; 40_000]).expect("the descriptors are back");
+    assert_eq!(log.read(last).unwrap(), Some(vec![3; 40_000]));
     log.close().unwrap();
 }
 

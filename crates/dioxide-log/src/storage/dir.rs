@@ -10,12 +10,13 @@ use crate::locked::locked;
 use dioxide::text::shown;
 use dioxide::{Durability, File, OpenOptions, Owner};
 use rustix::fs::FlockOperation;
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +30,11 @@ const MARK: &str = "mark";
 /// How often the mark is read beside a writer, and the pause between.
 const MARK_READS_MAX: u32 = 10;
 const MARK_PAUSE: Duration = Duration::from_micros(100);
+/// The number of segments of the process that stay open after reads of single records.
+const READERS_MAX: usize = 64;
+
+/// The segments that were opened for reading, the last one at the back.
+static READERS: Mutex<VecDeque<Weak<Mutex<Handles>>>> = Mutex::new(VecDeque::new());
 
 /// A directory with the segments of a log.
 #[derive(Debug)]
@@ -192,9 +198,14 @@ impl Storage for Dir {
     fn publish(&self, mark: Mark) {
         let write = |file: &fs::File| write_mark(file, mark);
         let mut options = fs::OpenOptions::new();
-        if let Err(error) = self.with_mark(options.read(true).write(true).create(true), write)
-            && !self.has_warned.swap(true, Relaxed)
-        {
+        let options = options.read(true).write(true).create(true);
+        let Err(error) = self.with_mark(options, write) else { return };
+        if locked(&self.mark).is_none() {
+            // It could not be opened, and a reader would believe the one of an earlier writer. A
+            // removal needs no descriptor.
+            let _ = remove_if_there(&self.path.join(MARK));
+        }
+        if !self.has_warned.swap(true, Relaxed) {
             log::warn!("{}: the readers of other processes wait: {error}", shown(&self.path));
         }
     }
@@ -289,7 +300,7 @@ impl Drop for Lock {
 pub(super) struct SegmentFile {
     path: PathBuf,
     bytes: u64,
-    handles: Mutex<Handles>,
+    handles: Arc<Mutex<Handles>>,
 }
 
 #[derive(Debug, Default)]
@@ -301,7 +312,7 @@ struct Handles {
 
 impl SegmentFile {
     pub fn new(path: PathBuf, bytes: u64) -> Self {
-        Self { path, bytes, handles: Mutex::default() }
+        Self { path, bytes, handles: Arc::default() }
     }
 
     fn with_handles<R>(&self, with: impl FnOnce(&mut Handles) -> R) -> R {
@@ -325,15 +336,34 @@ impl SegmentFile {
     }
 
     fn reader(&self) -> Result<Arc<File>> {
-        self.with_handles(|handles| {
+        let mut is_new = false;
+        let reader = self.with_handles(|handles| {
             if let Some((writer, _)) = &handles.writers {
                 return Ok(writer.clone());
             }
             if handles.reader.is_none() {
                 handles.reader = Some(Arc::new(File::open(&self.path)?));
+                is_new = true;
             }
             Ok(handles.reader.as_ref().expect("it was opened").clone())
-        })
+        });
+        if is_new {
+            close_oldest_reader(&self.handles);
+        }
+        reader
+    }
+}
+
+/// Closes the segment that was opened first, if this one is one too many.
+fn close_oldest_reader(opened: &Arc<Mutex<Handles>>) {
+    let opened = Arc::downgrade(opened);
+    let mut readers = locked(&READERS);
+    readers.retain(|reader| reader.strong_count() > 0 && !reader.ptr_eq(&opened));
+    readers.push_back(opened);
+    let oldest = if readers.len() > READERS_MAX { readers.pop_front() } else { None };
+    drop(readers);
+    if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
+        drop(locked(&oldest).reader.take());
     }
 }
 
@@ -344,6 +374,10 @@ impl Segment for SegmentFile {
 
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.writer(true).map(drop)
     }
 
     fn write(&self, data: &[u8], offset: u64, durable: bool) -> Result<()> {
@@ -522,6 +556,19 @@ mod tests {
         fcntl_add_seals(&file, SealFlags::WRITE).expect("it is sealed");
         write_mark(&file, Mark { truncations: 1, next: Lsn(50), ..mark }).expect_err("sealed");
         assert_eq!(file.metadata().expect("it is open").len(), 0);
+    }
+
+    /// A process without descriptors could not replace it, and readers believed an earlier writer.
+    #[test]
+    fn a_mark_that_could_not_be_opened_stayed() {
+        let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let dir = Dir::open(root.path(), true).expect("it opens");
+        std::os::unix::fs::symlink(MARK, root.path().join(MARK)).expect("a link to itself");
+        let mark = Mark { epoch: 1, frames: 2, truncations: 0, next: Lsn(100) };
+        dir.publish(mark);
+        assert!(root.path().join(MARK).symlink_metadata().is_err(), "it is still there");
+        dir.publish(mark);
+        assert_eq!(dir.mark().expect("it is read"), Some(mark));
     }
 
     /// Two writers had a log: one had opened the lock of a log of the name that was removed then.

@@ -94,6 +94,15 @@ pub trait Segment: Debug + Send + Sync {
     /// Its size in bytes.
     fn bytes(&self) -> u64;
 
+    /// The writer is about to write here: opens what writing needs.
+    ///
+    /// # Errors
+    ///
+    /// The medium's error. The writer tries again later, as it has written nothing.
+    fn prepare(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes blocks: `data` and `offset` are aligned to 4096 bytes. With `durable` they are stable
     /// on return. Blocks that were written before without are not.
     ///

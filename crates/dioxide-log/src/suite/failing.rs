@@ -146,6 +146,10 @@ impl Segment for FailingSegment {
         self.inner.read(into, offset)
     }
 
+    fn prepare(&self) -> Result<()> {
+        self.inner.prepare()
+    }
+
     fn was_read(&self) {
         self.inner.was_read();
     }

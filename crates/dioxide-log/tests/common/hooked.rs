@@ -20,6 +20,7 @@ pub enum Call {
     /// A flush returns.
     Synced,
     Publish(Mark),
+    Remove,
     Release,
 }
 
@@ -75,6 +76,7 @@ impl Storage for Hooked {
     }
 
     fn remove(&self, segment: &dyn Segment) -> Result<()> {
+        self.report(Call::Remove);
         self.disk.remove(segment)
     }
 
