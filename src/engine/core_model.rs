@@ -111,6 +111,8 @@ struct Model {
     harsh: bool,
     ops: Vec<Op>,
     in_flight: Vec<InFlight>,
+    /// A flush that the core did not begin: what it covers, and the disk when it began.
+    beside: Option<(u64, Vec<Byte>)>,
     /// Their leaders are not awake yet.
     calls: Vec<(usize, LeaderTask)>,
     grower: Grower,
@@ -177,6 +179,7 @@ impl Model {
             harsh: random.one_in(3),
             ops: Vec::new(),
             in_flight: Vec::new(),
+            beside: None,
             calls: Vec::new(),
             grower: Grower::Idle,
             disk,
@@ -200,20 +203,23 @@ impl Model {
     fn run(&mut self) {
         for _ in 0..1 + self.random.below(3) {
             for _ in 0..self.random.below(60) {
-                match self.random.below(6) {
+                match self.random.below(7) {
                     0 | 1 => self.submit(),
                     2 => self.growth_step(),
                     3 => self.wake_one(),
+                    4 => self.flush_beside(),
                     _ => self.complete_one(),
                 }
             }
             while !self.in_flight.is_empty()
+                || self.beside.is_some()
                 || !self.calls.is_empty()
                 || !matches!(self.grower, Grower::Idle)
             {
                 match self.random.below(3) {
                     0 => self.growth_step(),
                     1 => self.wake_one(),
+                    _ if self.beside.is_some() && self.random.one_in(4) => self.flush_beside(),
                     _ => self.complete_one(),
                 }
             }
@@ -526,6 +532,23 @@ impl Model {
             self.failed(&done);
         }
         self.step(|core, out| core.on_completed(done.request.id, result, out));
+    }
+
+    /// Begins a flush of a thread beside the core, or ends it.
+    fn flush_beside(&mut self) {
+        let Some((covers, seen)) = self.beside.take() else {
+            let begun = (self.core.sizes().written, self.disk.live.clone());
+            self.beside = Some(begun).filter(|_| !self.wedged);
+            return;
+        };
+        self.wedged |= self.harsh && self.random.one_in(12);
+        if self.wedged {
+            let cause = failure(ErrorKind::Os(libc::EIO), true).cause;
+            self.step(|core, out| core.wedge(cause, out));
+        } else {
+            self.disk.flush(&seen);
+            self.step(|core, out| core.on_flushed(covers, out));
+        }
     }
 
     /// A failed request may have left any part of its data, but the content from before is intact.

@@ -37,7 +37,7 @@ use crate::stats::count;
 use crate::sync::atomic::Ordering;
 use crate::text::shown;
 use std::io::Result;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Bytes per request of zeros.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -345,8 +345,7 @@ impl Engine {
         if self.backend.write_zeroes(from, to).is_ok() {
             return Ok(());
         }
-        static ZEROS: OnceLock<Buffer> = OnceLock::new();
-        let zeros = ZEROS.get_or_init(|| Buffer::zeroed(ZEROS_BYTES));
+        let zeros = Buffer::zeroed(ZEROS_BYTES);
         // The part of a block before an unaligned end was zeroed when the file was extended.
         let from = from.next_multiple_of(self.alignment.offset);
         for start in (from..to).step_by(ZEROS_BYTES) {

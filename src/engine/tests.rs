@@ -782,6 +782,35 @@ fn run_grower(core: &mut Core<u32>, out: &mut Outbox<u32>) {
     }
 }
 
+/// It failed with the large one, which had asked before.
+#[test]
+fn a_small_write_lacked_the_space_of_a_large_one() {
+    const SMALL: u64 = 1 << 20;
+    const LARGE: u64 = 1 << 40;
+    let mut core = bare_core();
+    let data = record(1, 1);
+    let mut out = Outbox::default();
+    core.write(1, Segment::of(&data), LARGE, false, &mut out);
+    let grow = |core: &mut Core<u32>, out: &mut Outbox<u32>| {
+        let job = core.next_growth(SPACE_LIMITS, out).expect("an operation needs space");
+        job.plan.expect("nothing else to do than to grow").to
+    };
+    assert!(grow(&mut core, &mut out) > LARGE);
+    core.write(2, Segment::of(&data), SMALL, false, &mut out);
+    core.on_grown(Err(ErrorKind::NoSpace(libc::ENOSPC)), &mut out);
+    assert!(out.outcomes.is_empty(), "nothing was tried for the small one");
+    let to = grow(&mut core, &mut out);
+    assert!((SMALL + 1..LARGE).contains(&to), "{to}");
+    core.on_grown(Ok(to), &mut out);
+    for (_, call) in std::mem::take(&mut out.calls) {
+        core.on_called(call, &mut out);
+    }
+    assert_eq!(out.requests.len(), 1, "the small one");
+    assert!(grow(&mut core, &mut out) > LARGE);
+    core.on_grown(Err(ErrorKind::NoSpace(libc::ENOSPC)), &mut out);
+    assert_eq!(out.outcomes.len(), 1, "the large one");
+}
+
 #[test]
 fn a_need_ends_with_its_operation() {
     let mut core = bare_core();

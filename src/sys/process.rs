@@ -3,27 +3,39 @@
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A page that the kernel zeroes in the child of any fork (MADV_WIPEONFORK, Linux 4.14). It holds
 /// one pointer, which becomes null there.
 fn wiped_on_fork() -> &'static AtomicPtr<()> {
-    static PAGE: OnceLock<&'static AtomicPtr<()>> = OnceLock::new();
-    PAGE.get_or_init(|| {
-        let size = rustix::param::page_size();
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new private mapping at an address chosen by the kernel affects nothing else.
-        let page = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE)
-        };
-        let page = page.expect("one page of memory");
-        // SAFETY: the advice affects only the page mapped above.
-        unsafe { rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork) }
-            .expect("Linux 4.14 or later");
-        // SAFETY: the page is never unmapped and is aligned. Zero is a valid pointer value.
-        unsafe { &*page.cast::<AtomicPtr<()>>() }
-    })
+    // No lock: a fork may happen in the first call, and the child could not take it.
+    static PAGE: AtomicPtr<AtomicPtr<()>> = AtomicPtr::new(ptr::null_mut());
+    let mut page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        let made = map_wiped_on_fork();
+        page =
+            match PAGE.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => made,
+                // Another thread was first. The page of this one stays, unused.
+                Err(other) => other,
+            };
+    }
+    // SAFETY: the page is never unmapped and is aligned. Zero is a valid pointer value.
+    unsafe { &*page }
+}
+
+fn map_wiped_on_fork() -> *mut AtomicPtr<()> {
+    let size = rustix::param::page_size();
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new private mapping at an address chosen by the kernel affects nothing else.
+    let page =
+        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
+    let page = page.expect("one page of memory");
+    // SAFETY: the advice affects only the page mapped above.
+    unsafe { rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork) }
+        .expect("Linux 4.14 or later");
+    page.cast()
 }
 
 /// The value of this process, made by `make` at the first call in it. A child of a fork gets its

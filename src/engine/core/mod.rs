@@ -308,6 +308,8 @@ struct Space {
     /// The space from the reserved end to this offset reads as zeros.
     zeros_to: u64,
     need: Option<Need>,
+    /// The need of the growth job that is under way. Another operation may have come before.
+    tried: Option<Need>,
     grower_running: bool,
     paused: bool,
     /// Growth ahead found no space. It waits until an operation needs space.
@@ -396,6 +398,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 written_to: 0,
                 zeros_to: 0,
                 need: None,
+                tried: None,
                 grower_running: false,
                 paused: false,
                 exhausted: false,

@@ -103,6 +103,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 });
             }
             let missing = self.space.need.filter(|need| need.least > sizes.physical);
+            self.space.tried = missing;
             // Existing space must not wait for space that may not exist.
             if missing.is_none() && self.space.need.is_some() {
                 // It replaces the marker that announced the next step.
@@ -233,12 +234,15 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Takes the result of a growth job: the new physical size, with its marker; or an error for
     /// lack of space.
     pub fn on_grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
-        let need = self.space.need.take();
+        let (need, tried) = (self.space.need.take(), self.space.tried.take());
+        let is_untried = |need: Need| tried.is_some_and(|tried: Need| need.least < tried.least);
         match (result, need) {
             (Ok(physical), _) => {
                 self.sizes.grow_to(physical);
                 self.space.exhausted = false;
             }
+            // There may be space for the operation that came before.
+            (Err(_), Some(need)) if is_untried(need) => self.space.need = Some(need),
             (Err(kind), Some(need)) if need.least > self.sizes.physical => {
                 self.refuse(need, kind, out)
             }

@@ -19,7 +19,8 @@ use crate::sync::is_simulated;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// In the id of a request to a member, the transfer's number is below this bit, its own above.
 const PART_SHIFT: u32 = 32;
@@ -223,7 +224,8 @@ pub(super) fn ring(
     pool: Option<&Arc<Pool>>,
     may_use_io_uring: bool,
 ) -> (Option<Box<dyn Ring>>, Arc<Bell>) {
-    static SAID: Once = Once::new();
+    // No lock: the logger may make a queue, or wait for one.
+    static SAID: AtomicBool = AtomicBool::new(false);
     #[cfg(any(test, feature = "sim"))]
     if may_use_io_uring && is_simulated() {
         let bell = Arc::<Bell>::default();
@@ -235,11 +237,11 @@ pub(super) fn ring(
     match Uring::new(depth, pool.cloned()) {
         Ok((ring, bell)) => (Some(Box::new(ring)), bell),
         Err(error) => {
-            SAID.call_once(|| {
+            if !SAID.swap(true, Ordering::Relaxed) {
                 log::warn!(
                     "dioxide: no io_uring here ({error}); queues make plain calls, one at a time"
-                )
-            });
+                );
+            }
             (None, Arc::default())
         }
     }
