@@ -1009,8 +1009,8 @@ static void *lock_the_file(void *none) {
     return none;
 }
 
-// A hand-back that waited for a write of the file put another file, which had got a number of it
-// meanwhile, back to the kernel, while the engine had it.
+// The bug: a hand-back waited for a write of its file. Meanwhile another file got a number of it.
+// The kernel then served that file, though the engine had it.
 static void a_number_of_another_file_beside_a_hand_back(void) {
     pthread_barrier_init(&both, NULL, 2);
     for (int i = 0; i < ROUNDS / 5; i++) {
