@@ -184,7 +184,7 @@ enum Job {
     Create {
         wanted: bool,
     },
-    Rest(Vec<Arc<dyn Segment>>),
+    Rest(Arc<dyn Segment>),
     Remove(Arc<dyn Segment>),
 }
 
@@ -219,13 +219,16 @@ fn next_job(writer: &Writer, state: &mut WriterState) -> Option<Job> {
             return Some(Job::Create { wanted });
         }
     }
-    if !state.pool.resting.is_empty() {
-        return Some(Job::Rest(std::mem::take(&mut state.pool.resting)));
+    if let Some(segment) = state.pool.resting.pop() {
+        state.pool.rests = Some(segment.clone());
+        return Some(Job::Rest(segment));
     }
     // A thread that waits may not have come to the segment that was made for it. A flush may not
     // have come to the one that it is to flush, which others have freed.
-    let is_unused = state.pool.waiting == 0 && !state.is_flushing();
-    if state.has_surplus(&writer.options) && is_unused && !is_fixed {
+    let is_unused =
+        |segment: &Arc<dyn Segment>| state.pool.waiting == 0 && !state.is_flushing(segment);
+    let has_surplus = state.has_surplus(&writer.options) && !is_fixed;
+    if has_surplus && state.pool.free.back().is_some_and(is_unused) {
         return state.pool.free.pop_back().map(Job::Remove);
     }
     None
@@ -278,7 +281,12 @@ fn work(writer: &Arc<Writer>, job: Job) {
             writer.on_segment();
             Ok(())
         }
-        Job::Rest(segments) => segments.iter().try_for_each(|segment| segment.rest()),
+        Job::Rest(segment) => {
+            let rested = segment.rest();
+            writer.lock().pool.rests = None;
+            writer.on_segment();
+            rested
+        }
         Job::Remove(segment) => writer.storage.remove(segment.as_ref()),
     };
     if let Err(error) = result {

@@ -128,8 +128,8 @@ pub struct WriterState {
     failure: Option<Arc<Error>>,
     closing: bool,
     closed: bool,
-    /// The number of flushes that run.
-    flushes: usize,
+    /// The segments whose flush runs, or is about to.
+    flushing: Vec<Arc<dyn Segment>>,
     has_driver: bool,
     /// The lead is with the driver.
     driven: bool,
@@ -140,8 +140,10 @@ pub struct WriterState {
 #[derive(Debug, Default)]
 pub struct Pool {
     pub free: VecDeque<Arc<dyn Segment>>,
-    /// Segments that are complete.
+    /// Segments that are complete, and are to rest.
     pub resting: Vec<Arc<dyn Segment>>,
+    /// The one that the thread lets rest.
+    pub rests: Option<Arc<dyn Segment>>,
     /// A thread has begun to wait for a free segment.
     pub wanted: bool,
     /// The threads that wait for one.
@@ -223,6 +225,7 @@ impl Writer {
                 Some(segment) => segment,
                 None => storage.create(segment_bytes)?,
             };
+            segment.prepare()?;
             let header = header_after(&last.header, &index);
             let member = Member { header, segment };
             chain.push_back(member.clone());
@@ -267,7 +270,7 @@ impl Writer {
             failure: None,
             closing: false,
             closed: false,
-            flushes: 0,
+            flushing: Vec::new(),
             has_driver: false,
             driven: false,
             pool: Pool { free, ..Pool::default() },
@@ -483,18 +486,27 @@ impl Writer {
     /// Completes the segment, if this many are free and the next one can be opened. May return with
     /// nothing done.
     fn end_segment<'a>(&'a self, state: Guard<'a>, count: usize) -> Result<Guard<'a>> {
-        let number = state.batch.header().number;
-        let state = self.wait_for_free(state, count)?;
+        let (number, closing) = (state.batch.header().number, state.closing);
+        let mut state = self.wait_for_free(state, count)?;
         let Some(next) = state.pool.free.front().cloned() else { return Ok(state) };
+        let is_next = |segment: &Arc<dyn Segment>| Arc::ptr_eq(segment, &next);
+        // It was complete in its life before, and may not have come to its rest.
+        state.pool.resting.retain(|segment| !is_next(segment));
+        if state.pool.rests.as_ref().is_some_and(is_next) {
+            return Ok(self.wait(&self.room, state));
+        }
+        state.pool.waiting += 1;
         drop(state);
         // Once the records behind it have numbers, a failure would end the log.
         let prepared = next.prepare();
         let mut state = self.lock();
+        state.pool.waiting -= 1;
         // Another thread may have ended it, and the next one may have room.
         if !state.batch.ended()
             && state.batch.header().number == number
+            && state.closing == closing
             && state.pool.free.len() >= count
-            && Arc::ptr_eq(&state.pool.free[0], &next)
+            && is_next(&state.pool.free[0])
         {
             prepared.map_err(|error| Error::NoSegment(Arc::new(error)))?;
             self.end(&mut state);
@@ -798,17 +810,18 @@ impl Writer {
             }
             let member = member_of(&state.chain, written.number);
             let segment = member.expect("segments in use stay").segment.clone();
-            state.flushes += 1;
+            state.flushing.push(segment.clone());
             drop(state);
             let begun = Instant::now();
             let result = segment.sync();
             self.counters.on_sync(begun.elapsed(), &result);
             let mut state = self.lock();
-            state.flushes -= 1;
+            let place = state.flushing.iter().position(|other| Arc::ptr_eq(other, &segment));
+            state.flushing.swap_remove(place.expect("it was added"));
             if state.closed {
                 self.room.notify_all();
             }
-            if !state.is_flushing() && state.has_surplus(&self.options) {
+            if state.has_surplus(&self.options) {
                 self.bell.ring();
             }
             if let Err(error) = result {
@@ -987,7 +1000,7 @@ impl Writer {
         let mut state = self.lock();
         // After a failure, a write may still be in flight. A flush or a truncation of the back may
         // run at any time.
-        while state.has_driver || state.leading || state.flushes > 0 || state.exclusive {
+        while state.has_driver || state.leading || !state.flushing.is_empty() || state.exclusive {
             state = self.wait(&self.room, state);
         }
         result
@@ -1019,7 +1032,12 @@ impl Writer {
                 Fit::Yes => break,
                 // Without a free segment the log stays open: recovery reads it all the same.
                 _ if state.pool.free.is_empty() && !state.batch.ended() => return Ok(()),
-                _ if !state.batch.ended() => state = self.end_segment(state, 1)?,
+                _ if !state.batch.ended() => match self.end_segment(state, 1) {
+                    Ok(again) => state = again,
+                    // As without one.
+                    Err(Error::NoSegment(_)) => return Ok(()),
+                    Err(error) => return Err(error),
+                },
                 _ => state = self.make_room(state),
             }
         }
@@ -1239,9 +1257,9 @@ impl WriterState {
         self.pool.free.len() > options.spare_segments.max(soon)
     }
 
-    /// Whether a flush runs, or is about to.
-    pub fn is_flushing(&self) -> bool {
-        self.flushes > 0
+    /// Whether a flush of the segment runs, or is about to.
+    pub fn is_flushing(&self, segment: &Arc<dyn Segment>) -> bool {
+        self.flushing.iter().any(|other| Arc::ptr_eq(other, segment))
     }
 
     /// Whether the segment that is being written is more than half full.

@@ -156,7 +156,8 @@ pub fn before_raw_fork() -> Option<Still> {
 /// stays locked, and no call waits for a keeper of the parent. The child takes no files over,
 /// because locks of other libraries may stay locked there.
 pub fn raw_fork(fork: impl FnOnce() -> i32) -> i32 {
-    let locks = (files::any_known() && is_own()).then(files::before_fork);
+    // Also if no file is known: another thread may open the first one.
+    let locks = (!is_inside() && is_own()).then(files::before_fork);
     let child = fork();
     if child == 0 {
         OWNER.store(own_number(), Ordering::Relaxed);

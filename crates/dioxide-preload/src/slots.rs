@@ -93,9 +93,15 @@ pub struct Changing {
 }
 
 impl Changing {
-    /// Replaces the state.
+    /// Replaces the state of the same file.
     pub fn set(&mut self, state: State) {
         self.states.iter_mut().for_each(|copy| **copy = state.clone());
+    }
+
+    /// Replaces the state, for another file of the number or none.
+    pub fn set_anew(&mut self, state: State) {
+        self.set(state);
+        self.slot.is_lost.store(false, Ordering::Relaxed);
     }
 
     /// Before a change of the kernel's O_APPEND. Until the drop, an append of a signal handler uses
@@ -127,7 +133,6 @@ impl Drop for Changing {
             }
         };
         self.slot.hides_append.store(hides, Ordering::Relaxed);
-        self.slot.is_lost.store(false, Ordering::Relaxed);
         self.slot.kind.store(kind as u8, Ordering::Release);
     }
 }
@@ -231,7 +236,7 @@ fn get_or_leak<T>(pointer: &AtomicPtr<T>, make: impl FnOnce() -> T) -> &'static 
 /// Marks a descriptor of the engine, which the program cannot close.
 pub fn keep(fd: c_int) {
     if let Some(slot) = make(fd) {
-        slot.write().set(State::Engine);
+        slot.write().set_anew(State::Engine);
     }
 }
 

@@ -7,6 +7,7 @@ use super::steps::{FileSystem, Steps, StorageStep};
 use super::{Mark, Segment, Storage, file, set_dir};
 use crate::error::{Error, Result};
 use crate::locked::locked;
+use crate::per_process::PerProcess;
 use dioxide::text::shown;
 use dioxide::{Durability, File, OpenOptions, Owner};
 use rustix::fs::FlockOperation;
@@ -34,7 +35,7 @@ const MARK_PAUSE: Duration = Duration::from_micros(100);
 const READERS_MAX: usize = 64;
 
 /// The segments that were opened for reading, the last one at the back.
-static READERS: Mutex<VecDeque<Weak<Mutex<Handles>>>> = Mutex::new(VecDeque::new());
+static READERS: PerProcess<Mutex<VecDeque<Weak<Mutex<Handles>>>>> = PerProcess::new();
 
 /// A directory with the segments of a log.
 #[derive(Debug)]
@@ -357,7 +358,7 @@ impl SegmentFile {
 /// Closes the segment that was opened first, if this one is one too many.
 fn close_oldest_reader(opened: &Arc<Mutex<Handles>>) {
     let opened = Arc::downgrade(opened);
-    let mut readers = locked(&READERS);
+    let mut readers = locked(READERS.get());
     readers.retain(|reader| reader.strong_count() > 0 && !reader.ptr_eq(&opened));
     readers.push_back(opened);
     let oldest = if readers.len() > READERS_MAX { readers.pop_front() } else { None };

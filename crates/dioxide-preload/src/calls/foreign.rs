@@ -275,34 +275,32 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     }
 }
 
-/// Whether the kernel has a copy of the descriptors after a call, or ends the process in it. A
+/// Whether the kernel has a copy of a descriptor after a call, or ends the process in it. A
 /// take-over by another thread must not come before its end.
 fn copies_or_ends(number: c_long) -> bool {
     matches!(
         number,
         libc::SYS_io_uring_setup
             | libc::SYS_pidfd_getfd
-            | libc::SYS_clone
-            | libc::SYS_clone3
             | libc::SYS_execve
             | libc::SYS_execveat
             | libc::SYS_exit_group
     )
 }
 
-/// Whether a call makes a child with a copy of the memory of this process.
-fn forks(number: c_long, first: c_long) -> bool {
+/// The flags of a call that makes a child or a thread.
+fn flags_of_clone(number: c_long, first: c_long) -> Option<c_int> {
     match number {
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => true,
-        libc::SYS_clone => first as c_int & libc::CLONE_VM == 0,
+        libc::SYS_fork => Some(0),
+        libc::SYS_clone => Some(first as c_int),
         libc::SYS_clone3 => {
             let flags = std::ptr::with_exposed_provenance::<u64>(first as usize);
             // SAFETY: by the contract of the call, null or a `struct clone_args`, whose first
             // member is the flags.
-            unsafe { flags.as_ref() }.is_some_and(|flags| *flags as c_int & libc::CLONE_VM == 0)
+            unsafe { flags.as_ref() }.map(|flags| *flags as c_int)
         }
-        _ => false,
+        _ => None,
     }
 }
 
@@ -311,6 +309,9 @@ fn uses_engines(number: c_long, first: c_long, second: c_long) -> bool {
     let is_engines = |number: c_long| files::is_engines(number as c_int);
     match number {
         libc::SYS_close | libc::SYS_dup => is_engines(first),
+        libc::SYS_fcntl => {
+            is_engines(first) && [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].contains(&(second as c_int))
+        }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => is_engines(first) || is_engines(second),
         libc::SYS_dup3 => is_engines(first) || is_engines(second),
@@ -490,13 +491,20 @@ interpose! {
             by_number(number, [first, second, third, fifth]);
         }
         let kernel = || next(number, first, second, third, fourth, fifth, sixth);
-        if forks(number, first) {
+        const AS_VFORK: c_int = libc::CLONE_VM | libc::CLONE_VFORK;
+        let clone = flags_of_clone(number, first);
+        if clone.is_some_and(|flags| flags & AS_VFORK == 0) {
             return process::raw_fork(|| kernel() as c_int).into();
         }
         let _still = match number {
+            // The child has this memory, and would drop a guard as well.
+            _ if clone.is_some_and(|flags| flags & AS_VFORK == AS_VFORK) => {
+                process::before_vfork();
+                None
+            }
             _ if changes_rights(number) => process::before_own_rights_change(),
             _ if changes_root(number) => process::before_root_changes(),
-            _ if copies_or_ends(number) => {
+            _ if clone.is_some() || copies_or_ends(number) => {
                 process::hand_all_back_and_hold("the program makes system calls by number")
             }
             _ => None,

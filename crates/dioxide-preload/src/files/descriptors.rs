@@ -145,7 +145,7 @@ fn register(fd: c_int, description: Arc<Description>) {
             Some(taken) => State::Taken(description, taken.clone()),
             None => State::Watched(description),
         };
-        slot.write().set(state);
+        slot.write().set_anew(state);
         true
     });
     if is_known && fd <= libc::STDERR_FILENO {
@@ -185,7 +185,7 @@ fn release(fd: c_int) -> bool {
             let mut state = slot.write();
             let inode = state.description().map(|description| description.inode.clone());
             // With the slot locked: it drops its `Taken` before a keeper has drained the slot.
-            state.set(State::Empty);
+            state.set_anew(State::Empty);
             inode?
         };
         let is_last = {

@@ -9,7 +9,8 @@ use crate::summary;
 use std::sync::RwLockWriteGuard;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 
-/// The number of threads that fork, or change the rights of the process.
+/// The number of threads that fork, change the rights of the process, or are in another call beside
+/// which no file may be taken over.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// The number of calls of exec that return after a failure.
 static EXECS: AtomicUsize = AtomicUsize::new(0);
@@ -68,6 +69,8 @@ pub struct Still(());
 impl Still {
     pub fn begin() -> Self {
         FORKS.fetch_add(1, Ordering::SeqCst);
+        // As in `exec_begins`: the caller then looks for files.
+        fence(Ordering::SeqCst);
         Self(())
     }
 }

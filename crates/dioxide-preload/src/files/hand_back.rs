@@ -171,7 +171,7 @@ pub(super) fn put_away(inode: &Inode) -> bool {
     let Some(engine) = taken.take() else { return false };
     let _numbers = numbers();
     for slot in engine.descriptors().filter_map(slots::find) {
-        slot.write().set(State::Empty);
+        slot.write().set_anew(State::Empty);
     }
     let Taken { plain, durable, lease, .. } =
         Arc::into_inner(engine).expect("all slots have let go of it");

@@ -984,11 +984,14 @@ static void a_number_of_the_engine_is_duplicated(void) {
 
 static void a_number_of_the_engine_by_number(void) {
     long used = 0;
+    struct stat stat;
     fd = open_direct("file", O_APPEND);
     write_together();
     for (int number = 256; number < 32768; number++) {
-        used += syscall(SYS_dup3, number, fd, 0) >= 0 || syscall(SYS_dup, number) >= 0;
-        used += syscall(SYS_close, number) == 0;
+        if (syscall(SYS_fstat, number, &stat) != 0)
+            continue;
+        used += syscall(SYS_dup, number) >= 0 || syscall(SYS_dup3, number, 200, 0) >= 0;
+        used += syscall(SYS_dup3, 0, number, 0) >= 0 || syscall(SYS_close, number) == 0;
     }
     tell("used", used);
     append_blocks(1);
