@@ -234,6 +234,7 @@ impl Writer {
         } else {
             let mut block = Buffer::zeroed(BLOCK_BYTES as usize);
             last.segment.read(&mut block, block_of(end))?;
+            last.segment.was_read();
             let used = (end - block_of(end)) as usize;
             Batch::resume(last, end, &block[..used], buffer)
         };

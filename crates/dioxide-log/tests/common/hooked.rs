@@ -20,7 +20,6 @@ pub enum Call {
     /// A flush returns.
     Synced,
     Publish(Mark),
-    Remove,
     Release,
 }
 
@@ -76,7 +75,6 @@ impl Storage for Hooked {
     }
 
     fn remove(&self, segment: &dyn Segment) -> Result<()> {
-        self.report(Call::Remove);
         self.disk.remove(segment)
     }
 
