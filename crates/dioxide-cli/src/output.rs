@@ -227,13 +227,13 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     if old.as_ref().is_some_and(|old| !old.is_file()) {
         return fs::write(path, text);
     }
+    if old.is_some()
+        && let Some(fd) = own_descriptor(path)
+    {
+        return sys::duplicate(fd)?.write_all(text);
+    }
     // A link stays.
     let path = match fs::canonicalize(path) {
-        _ if old.is_some()
-            && let Some(fd) = own_descriptor(path) =>
-        {
-            return sys::duplicate(fd)?.write_all(text);
-        }
         Ok(real) if old.is_none() || names_the_same(&real, path) => real,
         // An open file without a name, or one in the container of another process, in /proc.
         _ if old.is_some() => return overwrite(path, text),
