@@ -6,11 +6,11 @@ mod hooked;
 use dioxide_log::storage::Storage;
 use dioxide_log::storage::memory::Faults;
 use dioxide_log::{Durability, Error, Log, LogOptions, Lsn, Record};
-use hooked::{Call, Hooked};
+use hooked::{Call, Hooked, await_that};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn small() -> LogOptions {
     LogOptions::new().segment_bytes(64 << 10)
@@ -141,15 +141,6 @@ fn a_flush_met_a_segment_that_was_removed() {
     });
     log.sync().unwrap();
     await_that(|| log.stats().free_segments == 1);
-}
-
-/// Waits for what a thread of the log does.
-fn await_that(is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "waited in vain");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// It returned none, as at the end of the log, because it looked for its record twice.

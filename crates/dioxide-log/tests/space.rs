@@ -6,7 +6,7 @@ mod hooked;
 use dioxide_log::storage::memory::{Faults, Memory};
 use dioxide_log::storage::{Segment, Storage};
 use dioxide_log::{Durability, Error, Log, LogOptions, LogView, Lsn};
-use hooked::{Call, Hooked};
+use hooked::{Call, Hooked, await_that};
 use std::io;
 use std::iter;
 use std::path::Path;
@@ -28,15 +28,6 @@ fn records(log: &Log) -> Vec<(Lsn, Vec<u8>)> {
 /// A disk with room for some segments.
 fn disk(segments_max: usize) -> Memory {
     Memory::new(Faults { segments_max: Some(segments_max), ..Faults::default() })
-}
-
-/// Waits for what a thread of the log does.
-fn await_that(is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "waited in vain");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Appends until the log is full.

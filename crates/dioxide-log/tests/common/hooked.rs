@@ -7,6 +7,8 @@ use dioxide_log::storage::{Mark, Segment, Storage};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A call of a log to its disk, which begins unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,5 +119,14 @@ impl Segment for HookedSegment {
     fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
         self.0.report(Call::Read(into.len()));
         self.1.read(into, offset)
+    }
+}
+
+/// Waits for what a thread of the log does.
+pub fn await_that(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "waited in vain");
+        thread::sleep(Duration::from_millis(1));
     }
 }
