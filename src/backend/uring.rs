@@ -269,14 +269,17 @@ impl Uring {
         }
     }
 
-    /// Waits on a ring that has ended, for a request in flight or for the bell.
+    /// Waits on a ring that has ended, for a request in flight or for the bell. The wait may end
+    /// without either.
     fn wait_ended(&mut self, wanted: usize) -> io::Result<()> {
         if wanted > 0 && self.came_back.is_empty() {
             // SAFETY: the ring keeps its descriptor open.
             let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
             let event = self.bell.event().expect("made with one");
             let mut both = [PollFd::new(&ring, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];
-            let _ = poll(&mut both, None);
+            // A deferred completion wakes no poll: only this thread can post it, by a call.
+            let is_busy = self.in_flight > usize::from(self.listening);
+            let _ = poll(&mut both, is_busy.then_some(&BETWEEN_TRIES));
             self.hear();
         }
         if self.in_flight > 0
@@ -476,7 +479,7 @@ fn joined(segments: Segments) -> Segments {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, OwnedFd};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -561,6 +564,38 @@ mod tests {
             ring.enter(1).unwrap();
             other.join().unwrap();
             assert!(ring.next().is_none(), "the entry was not submitted");
+        });
+    }
+
+    /// Pushes and submits a request that completes when the event is written.
+    fn wait_for(ring: &mut Uring, id: u64) -> OwnedFd {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let entry = opcode::PollAdd::new(types::Fd(event.as_raw_fd()), libc::POLLIN as u32);
+        push(ring, id, entry.build());
+        ring.cross(0).unwrap();
+        event
+    }
+
+    fn fire(event: &OwnedFd) {
+        rustix::io::write(event, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// The defect: the kernel wakes no poll for a completion that only the sleeping thread can
+    /// post. The thread slept until its bell rang.
+    #[test]
+    fn a_ring_that_ended_is_woken_by_a_request_in_flight() {
+        with_ring(|ring, _bell| {
+            let event = wait_for(ring, 1);
+            ring.end(&io::Error::from_raw_os_error(libc::ENOMEM));
+            let other = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                fire(&event);
+            });
+            while ring.came_back.is_empty() {
+                ring.enter(1).unwrap();
+            }
+            other.join().unwrap();
+            assert!(matches!(ring.next(), Some((1, Ok(_)))));
         });
     }
 }
