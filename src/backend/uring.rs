@@ -220,6 +220,14 @@ impl Uring {
                     if came == 0 {
                         self.pause();
                     }
+                    // A refused submission runs no deferred completions, and keeps those that
+                    // overflowed.
+                    if let Err(error) = self.enter_once(0, 0)
+                        && error.raw_os_error() == Some(libc::EBADR)
+                    {
+                        return Err(error);
+                    }
+                    taken += self.collect();
                 }
             }
         }
@@ -580,6 +588,27 @@ mod tests {
         rustix::io::write(event, &1u64.to_ne_bytes()).unwrap();
     }
 
+    /// Makes the calls that submit at least `pushed_min` entries fail in this thread. Permanent.
+    fn refuse_to_enter(pushed_min: u32, errno: i32) {
+        let step = |code, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut steps = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ, 0, 3, libc::SYS_io_uring_enter as u32),
+            // `to_submit`: the second argument of `struct seccomp_data`.
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16 + 8),
+            step(libc::BPF_JMP | libc::BPF_JGE, 0, 1, pushed_min),
+            step(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+            step(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        rustix::thread::set_no_new_privs(true).unwrap();
+        // SAFETY: the filter outlives the call, and only changes results of system calls in this
+        // thread.
+        let result =
+            unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    }
+
     /// The defect: the kernel wakes no poll for a completion that only the sleeping thread can
     /// post. The thread slept until its bell rang.
     #[test]
@@ -596,6 +625,21 @@ mod tests {
             }
             other.join().unwrap();
             assert!(matches!(ring.next(), Some((1, Ok(_)))));
+        });
+    }
+
+    /// The defect: a refused submission runs no deferred completion, which keeps the ring readable.
+    /// So the ring made all its attempts at once, and ended.
+    #[test]
+    fn a_refused_submission_collects_the_deferred_completions() {
+        with_ring(|ring, _bell| {
+            let event = wait_for(ring, 1);
+            fire(&event);
+            refuse_to_enter(1, libc::EAGAIN);
+            push(ring, 2, opcode::Nop::new().build());
+            ring.cross(0).unwrap();
+            let came: Vec<_> = std::iter::from_fn(|| ring.next()).collect();
+            assert!(matches!(&came[..], [(1, Ok(_)), (2, Err(_))]), "{came:?}");
         });
     }
 }
