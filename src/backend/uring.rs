@@ -280,17 +280,22 @@ impl Uring {
     /// Waits on a ring that has ended, for a request in flight or for the bell. The wait may end
     /// without either.
     fn wait_ended(&mut self, wanted: usize) -> io::Result<()> {
+        // The poll on the bell is no request of the queue, and may stay: this waits for the bell.
+        let is_busy = self.in_flight > usize::from(self.listening);
         if wanted > 0 && self.came_back.is_empty() {
             // SAFETY: the ring keeps its descriptor open.
             let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
             let event = self.bell.event().expect("made with one");
-            let mut both = [PollFd::new(&ring, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];
-            // A deferred completion wakes no poll: only this thread can post it, by a call.
-            let is_busy = self.in_flight > usize::from(self.listening);
-            let _ = poll(&mut both, is_busy.then_some(&BETWEEN_TRIES));
+            let mut both = [PollFd::new(&event, PollFlags::IN), PollFd::new(&ring, PollFlags::IN)];
+            let _ = match is_busy {
+                // A deferred completion wakes no poll: only this thread can post it, by a call.
+                true => poll(&mut both, Some(&BETWEEN_TRIES)),
+                // The ring may stay readable where each call is refused.
+                false => poll(&mut both[..1], None),
+            };
             self.hear();
         }
-        if self.in_flight > 0
+        if is_busy
             && let Err(error) = self.enter_once(0, 0)
             && !is_for_the_moment(&error)
         {
@@ -640,6 +645,28 @@ mod tests {
             ring.cross(0).unwrap();
             let came: Vec<_> = std::iter::from_fn(|| ring.next()).collect();
             assert!(matches!(&came[..], [(1, Ok(_)), (2, Err(_))]), "{came:?}");
+        });
+    }
+
+    /// The defect: the poll on the bell counted as a request of the queue. So the process ended
+    /// when a filter refused every call.
+    #[test]
+    fn a_ring_that_ended_sleeps_where_every_call_is_refused() {
+        with_ring(|ring, bell| {
+            ring.listen();
+            ring.cross(0).unwrap();
+            refuse_to_enter(0, libc::EPERM);
+            push(ring, 1, opcode::Nop::new().build());
+            ring.cross(0).unwrap();
+            assert!(matches!(ring.next(), Some((1, Err(_)))));
+            for _ in 0..3 {
+                assert!(bell.may_sleep());
+                let by_another = bell.clone();
+                let other = std::thread::spawn(move || by_another.ring());
+                ring.enter(1).unwrap();
+                assert!(bell.has_rung(), "it slept until the bell rang");
+                other.join().unwrap();
+            }
         });
     }
 }
