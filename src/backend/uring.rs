@@ -172,7 +172,8 @@ impl Uring {
     /// Makes room for an entry. Must run before the entry is made: `lent` keeps its segment lists
     /// only for entries in the ring.
     fn make_room(&mut self) {
-        if self.ring.submission().is_full()
+        if !self.ended
+            && self.ring.submission().is_full()
             && let Err(error) = self.cross(0)
         {
             self.end(&error);
@@ -331,7 +332,7 @@ impl Uring {
     }
 
     fn listen(&mut self) {
-        if self.listening {
+        if self.listening || self.ended {
             return;
         }
         self.make_room();
@@ -667,6 +668,19 @@ mod tests {
                 assert!(bell.has_rung(), "it slept until the bell rang");
                 other.join().unwrap();
             }
+        });
+    }
+
+    /// The defect: each sleep on an ended ring with a full submission queue made another call.
+    #[test]
+    fn an_ended_ring_makes_no_room_for_the_bell() {
+        with_ring(|ring, _bell| {
+            let event = wait_for(ring, 1);
+            (2..10).for_each(|id| push(ring, id, opcode::Nop::new().build()));
+            ring.end(&io::Error::from_raw_os_error(libc::ENOMEM));
+            fire(&event);
+            ring.listen();
+            assert_eq!(ring.in_flight, 1, "no call collected the completion");
         });
     }
 }
