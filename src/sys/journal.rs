@@ -175,9 +175,10 @@ fn fast_commits_of(dev: u64, descriptor_min: u32) -> Result<Option<File>, String
     }
 }
 
-/// The directory of a file, which may be nameless.
+/// The directory of a file, which may be nameless. /proc/self shows no descriptor once the first
+/// thread has ended.
 fn directory_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+    let path = std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()))?;
     path.parent().map(Path::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
@@ -329,6 +330,16 @@ mod tests {
         assert_eq!(fast_commits(statistics), Some(12));
         assert_eq!(fast_commits("fc stats:\n"), None);
         assert_eq!(fast_commits("something else"), None);
+    }
+
+    /// The defect: files shared no flush.
+    #[cfg(not(loom))]
+    #[test]
+    fn a_directory_is_found_in_a_forked_child_without_its_first_thread() {
+        assert!(dioxide_testkit::fork::holds_without_first_thread(|| {
+            let file = tempfile::tempfile().expect("a file");
+            directory_of(file.as_fd()).is_ok_and(|directory| directory.is_dir())
+        }));
     }
 
     #[test]

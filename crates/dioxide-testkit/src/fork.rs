@@ -36,3 +36,20 @@ pub fn holds_in_a_fork(work: impl FnOnce() -> bool) -> bool {
         }
     }
 }
+
+/// Whether `work` holds in a forked child whose first thread has ended. Then /proc/self shows no
+/// mounts and no descriptors.
+pub fn holds_without_first_thread(work: fn() -> bool) -> bool {
+    holds_in_a_fork(|| {
+        std::thread::spawn(move || {
+            while std::fs::read("/proc/self/mountinfo").is_ok() {
+                std::thread::yield_now();
+            }
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(!work())) }
+        });
+        // SAFETY: ends only this thread, without unwinding. The code counts if `work` panics.
+        unsafe { libc::syscall(libc::SYS_exit, 1) };
+        false
+    })
+}
