@@ -259,7 +259,7 @@ pub(crate) fn is_covered(fd: BorrowedFd<'_>) -> Result<(), String> {
 
 /// The options of an ext4, with the defaults of its superblock (`tune2fs -o`), which a mount does
 /// not show.
-fn options_of_ext4(dev: u64) -> Result<String, String> {
+pub(super) fn options_of_ext4(dev: u64) -> Result<String, String> {
     let device = probe::device_name(dev).ok_or("the name of its device is not visible")?;
     std::fs::read_to_string(format!("/proc/fs/ext4/{device}/options"))
         .map_err(|error| format!("the options of its file system: {error}"))

@@ -1,5 +1,6 @@
 //! The properties of a file, its file system and its device. Read once, at open.
 
+use super::journal;
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::{Limits, SEGMENTS_MAX};
 use rustix::fs::{AtFlags, FileType, IFlags, OFlags, StatxFlags};
@@ -241,13 +242,19 @@ pub(crate) fn can_grow_ahead(
     facts: &Facts,
     prepared: Prepared,
 ) -> Result<(), String> {
-    let Some(options) = mount_options(facts) else {
+    let kind = kind_of_file_system(fd).map_err(|error| error.to_string())?;
+    let Some(mut options) = mount_options(facts) else {
         return Err("unknown whether the file system is mounted with barriers".into());
     };
+    if kind == EXT
+        && let Ok(all) = journal::options_of_ext4(facts.fs)
+    {
+        options = with_defaults(&options, &all);
+    }
     if has_any(&options, &["nobarrier", "barrier=0"]) {
         return Err("mounted without barriers, a sync does not reach the disk".into());
     }
-    match (kind_of_file_system(fd).map_err(|error| error.to_string())?, prepared) {
+    match (kind, prepared) {
         (XFS, _) | (EXT, Prepared::Zeroed) | (BTRFS, Prepared::Unwritten) => Ok(()),
         (EXT, Prepared::Unwritten) => ext_keeps_unwritten(fd, facts, &options),
         (BTRFS, Prepared::Zeroed) if overwrites_in_place(fd) => Ok(()),
@@ -316,6 +323,14 @@ pub(super) fn mount_options(facts: &Facts) -> Option<String> {
     let mounts = mountinfo().ok()?;
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&*device))?;
     line.rsplit(' ').next().map(Into::into)
+}
+
+/// Mount options, with the defaults of the superblock (`tune2fs -o`), which a mount does not show.
+/// `all` are those that ext4 lists itself, one a line: `barrier`, or none.
+fn with_defaults(options: &str, all: &str) -> String {
+    let all = all.trim_end().replace('\n', ",");
+    let nobarrier = if has_any(&all, &["barrier"]) { "" } else { ",nobarrier" };
+    format!("{options},{all}{nobarrier}")
 }
 
 pub(super) fn has_any(options: &str, wanted: &[&str]) -> bool {
@@ -455,6 +470,19 @@ mod tests {
         assert_eq!(device_of_mount(mounts, "/mnt/a b/disk"), Some(rustix::fs::makedev(0, 50)));
         assert_eq!(device_of_mount(mounts, "/mnt/a\tb\nc/disk"), Some(rustix::fs::makedev(0, 51)));
         assert_eq!(device_of_mount(mounts, "/mnt/a\\040b/disk"), Some(rustix::fs::makedev(0, 52)));
+    }
+
+    /// The defect: `tune2fs -o nobarrier` and `-o journal_data` do not show in the mount, so files
+    /// grew.
+    #[test]
+    fn the_superblock_may_disable_barriers_and_journal_data() {
+        let shown = |all| with_defaults("rw,relatime", all);
+        let refused = ["nobarrier", "data=journal"];
+        assert!(!has_any(&shown("rw\nbarrier\ndata=ordered\n"), &refused));
+        assert!(has_any(&shown("rw\nnobarrier\ndata=ordered\n"), &["nobarrier"]));
+        assert!(has_any(&shown("rw\ndata=ordered\n"), &["nobarrier"]), "an older kernel");
+        assert!(has_any(&shown("rw\nbarrier\ndata=journal\n"), &["data=journal"]));
+        assert!(has_any(&with_defaults("rw,nobarrier", "rw\nbarrier\n"), &["nobarrier"]));
     }
 
     /// The defect: the check for a loop device was skipped, and nothing grew.
