@@ -3,10 +3,10 @@
 use super::journal;
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::{Limits, SEGMENTS_MAX};
-use rustix::fs::{AtFlags, FileType, IFlags, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, IFlags, Mode, OFlags, StatxFlags};
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -363,22 +363,66 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         mounts => mounts?,
     };
-    let mounts = mount_points(&mounts);
+    let mounts = parse_mounts(&mounts);
     let Some(disks) = if_there(std::fs::read_dir("/sys/block"))? else { return Ok(None) };
     for entry in disks.flatten() {
         let image = if_there(std::fs::read(entry.path().join("loop/backing_file")))?;
         let Some(image) = image else { continue };
         let image = Path::new(OsStr::from_bytes(image.strip_suffix(b"\n").unwrap_or(&image)));
-        // Only images on the file system of our file are checked: others may lie on a server or
-        // disk that does not respond.
-        if device_of_mount(&mounts, &image.to_string_lossy()) != Some(holder) {
+        let mount = mount_of(&mounts, &image.to_string_lossy());
+        let is_beside = mount.and_then(Mount::number) == Some(holder);
+        // Other images may lie on a server that does not respond.
+        if !is_beside && !mount.is_some_and(Mount::is_local) {
             continue;
         }
-        if rustix::fs::stat(image).is_ok_and(|stat| same_file(&stat, &this)) {
-            return Ok(Some(entry.file_name().to_string_lossy().into_owned()));
+        let name = entry.file_name();
+        // The path is of the mount namespace in which the device was set up. On btrfs the mount has
+        // another number than the file before Linux 6.8. The status has neither problem.
+        let is_ours = match image_behind(&name)? {
+            Some(image) => image.is(&this),
+            // Only images on the file system of our file: a look at others may read a disk that
+            // does not respond.
+            None => is_beside && rustix::fs::stat(image).is_ok_and(|stat| same_file(&stat, &this)),
+        };
+        if is_ours {
+            return Ok(Some(name.to_string_lossy().into_owned()));
         }
     }
     Ok(None)
+}
+
+/// The image behind a loop device.
+#[derive(Debug)]
+struct LoopImage {
+    dev: u64,
+    inode: u64,
+    /// The number of the device, if it is one.
+    rdev: u64,
+}
+
+impl LoopImage {
+    fn is(&self, this: &rustix::fs::Stat) -> bool {
+        match is_block_device(this) {
+            // Older kernels report `dev` for a file.
+            true => self.rdev == this.st_rdev && self.rdev != self.dev,
+            false => (self.dev, self.inode) == (this.st_dev, this.st_ino),
+        }
+    }
+}
+
+/// Returns the image behind the loop device of this name, without an access to the image. None if
+/// the process may not open the device, or it has no image.
+fn image_behind(name: &OsStr) -> io::Result<Option<LoopImage>> {
+    const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = super::open(&Path::new("/dev").join(name), flags, Mode::empty(), 0);
+    let Some(device) = if_there(opened.map_err(Into::into))? else { return Ok(None) };
+    // `struct loop_info64` of linux/loop.h, which begins with these three numbers.
+    let mut status = [0u64; 29];
+    // SAFETY: the call writes one structure of this size, which outlives it.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut status) };
+    let [dev, inode, rdev, ..] = status;
+    Ok((result == 0).then_some(LoopImage { dev, inode, rdev }))
 }
 
 /// Returns the data, or `None` if it is unreadable. Fails without free descriptors or memory.
@@ -394,13 +438,15 @@ fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn same_file(one: &rustix::fs::Stat, other: &rustix::fs::Stat) -> bool {
-    let device =
-        |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
-    match (device(one), device(other)) {
+    match (is_block_device(one), is_block_device(other)) {
         (true, true) => one.st_rdev == other.st_rdev,
         (false, false) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
         _ => false,
     }
+}
+
+fn is_block_device(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
 }
 
 /// Reads the mounts. Names that are not UTF-8 are converted, as elsewhere, so that they are
@@ -412,20 +458,45 @@ fn mountinfo() -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Parses the mounts of mountinfo: the device of each, as text, and its mount point.
-fn mount_points(mounts: &str) -> Vec<(&str, String)> {
+/// A line of mountinfo.
+#[derive(Debug)]
+struct Mount<'a> {
+    /// The numbers of the device, as text.
+    device: &'a str,
+    point: String,
+    /// The type of the file system.
+    kind: &'a str,
+}
+
+impl Mount<'_> {
+    /// The number of the device.
+    fn number(&self) -> Option<u64> {
+        let (major, minor) = self.device.split_once(':')?;
+        Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+    }
+
+    /// Whether it is a file system of the kernel on a disk. Those keep the attributes of an open
+    /// file in memory. Others, with the major number 0, may ask a server for them.
+    fn is_local(&self) -> bool {
+        !self.device.starts_with("0:") || self.kind == "btrfs"
+    }
+}
+
+/// Parses the mounts of mountinfo.
+fn parse_mounts(mounts: &str) -> Vec<Mount<'_>> {
     let mounts = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ');
-        Some((fields.nth(2)?, unescaped(fields.nth(1)?)))
+        let (mount, source) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ');
+        let (device, point) = (fields.nth(2)?, unescaped(fields.nth(1)?));
+        Some(Mount { device, point, kind: source.split(' ').next()? })
     });
     mounts.collect()
 }
 
-/// The device of the mount that holds `path`, by the mount points alone.
-fn device_of_mount(mounts: &[(&str, String)], path: &str) -> Option<u64> {
-    let holding = mounts.iter().filter(|(_, point)| Path::new(path).starts_with(point));
-    let (major, minor) = holding.max_by_key(|(_, point)| point.len())?.0.split_once(':')?;
-    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+/// The mount that holds `path`, by the mount points alone.
+fn mount_of<'a>(mounts: &'a [Mount<'a>], path: &str) -> Option<&'a Mount<'a>> {
+    let holding = mounts.iter().filter(|mount| Path::new(path).starts_with(&mount.point));
+    holding.max_by_key(|mount| mount.point.len())
 }
 
 /// Decodes a path of mountinfo, where the kernel writes separators of lines and fields in octal.
@@ -451,14 +522,45 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn device_of_mount(mounts: &[Mount<'_>], path: &str) -> Option<u64> {
+        mount_of(mounts, path)?.number()
+    }
+
     #[test]
     fn an_image_on_a_stalled_file_system_is_not_looked_at() {
         let table = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/fuse rw - fuse x rw\n\
                       3 1 8:1 /a /mnt/fused rw - ext4 /dev/sda1 rw\n";
-        let mounts = &mount_points(table);
+        let mounts = &parse_mounts(table);
         assert_eq!(device_of_mount(mounts, "/mnt/fuse/disk"), Some(rustix::fs::makedev(0, 50)));
         assert_eq!(device_of_mount(mounts, "/mnt/fused/disk"), Some(rustix::fs::makedev(8, 1)));
         assert_eq!(device_of_mount(mounts, "/images/disk"), Some(rustix::fs::makedev(8, 1)));
+        assert!(!mount_of(mounts, "/mnt/fuse/disk").unwrap().is_local());
+        assert!(mount_of(mounts, "/mnt/fused/disk").unwrap().is_local());
+    }
+
+    /// The defect: on btrfs before Linux 6.8 the file had another device number than its mount.
+    #[test]
+    fn an_image_on_a_subvolume_of_btrfs_is_looked_at() {
+        let table = "1 0 0:30 /@ / rw shared:1 - btrfs /dev/sda1 rw,subvol=/@\n";
+        assert!(mount_of(&parse_mounts(table), "/images/disk").unwrap().is_local());
+    }
+
+    /// The defect: the path of an image is of another mount namespace if the loop device was set up
+    /// there. The status of the device names the file itself.
+    #[test]
+    fn an_image_is_known_by_its_file() {
+        let file = tempfile::tempfile().expect("a file");
+        let this = rustix::fs::fstat(&file).expect("its status");
+        let (dev, inode) = (this.st_dev, this.st_ino);
+        assert!(LoopImage { dev, inode, rdev: 0 }.is(&this));
+        assert!(LoopImage { dev, inode, rdev: dev }.is(&this), "an older kernel");
+        assert!(!LoopImage { dev, inode: inode + 1, rdev: 0 }.is(&this));
+        assert!(!LoopImage { dev: dev + 1, inode, rdev: 0 }.is(&this));
+        let mut device = this;
+        (device.st_mode, device.st_rdev) = (libc::S_IFBLK, 7);
+        assert!(LoopImage { dev, inode: 3, rdev: 7 }.is(&device));
+        assert!(!LoopImage { dev: 7, inode: 3, rdev: 7 }.is(&device), "a file on the device");
+        assert!(!LoopImage { dev, inode, rdev: 0 }.is(&device));
     }
     #[test]
     fn mount_points_with_odd_names_are_recognised() {
@@ -466,7 +568,7 @@ mod tests {
                       2 1 0:50 / /mnt/a\\040b rw - fuse x rw\n\
                       3 1 0:51 / /mnt/a\\011b\\012c rw - fuse x rw\n\
                       4 1 0:52 / /mnt/a\\134040b rw - fuse x rw\n";
-        let mounts = &mount_points(table);
+        let mounts = &parse_mounts(table);
         assert_eq!(device_of_mount(mounts, "/mnt/a b/disk"), Some(rustix::fs::makedev(0, 50)));
         assert_eq!(device_of_mount(mounts, "/mnt/a\tb\nc/disk"), Some(rustix::fs::makedev(0, 51)));
         assert_eq!(device_of_mount(mounts, "/mnt/a\\040b/disk"), Some(rustix::fs::makedev(0, 52)));
@@ -518,7 +620,7 @@ mod tests {
             let path = format!("/mnt/{name}/{below}");
             prop_assume!(name != "." && name != ".." && below != "..");
             prop_assert_eq!(
-                device_of_mount(&mount_points(&mounts), &path),
+                device_of_mount(&parse_mounts(&mounts), &path),
                 Some(rustix::fs::makedev(0, 50))
             );
         }
@@ -528,7 +630,7 @@ mod tests {
             mounts in "(?s).{0,200}",
             path in "(?s).{0,20}",
         ) {
-            let _ = device_of_mount(&mount_points(&mounts), &path);
+            let _ = device_of_mount(&parse_mounts(&mounts), &path);
         }
     }
 }
