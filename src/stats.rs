@@ -31,8 +31,9 @@ counters! {
     /// Bytes of these appends.
     append_bytes,
     /// Write requests for appends, and for positional writes that are durable, extend the file or
-    /// write a part of a block. Others are not counted. For a file inside an ext2 or ext3 volume:
-    /// all requests that wrote data to the volume. One write there may be several.
+    /// write a part of a block. Others are not counted. A striped volume also counts each further
+    /// part of any write. For a file inside an ext2 or ext3 volume: all requests that wrote data to
+    /// the volume. One write there may be several.
     requests,
     /// Bytes of these requests.
     request_bytes,

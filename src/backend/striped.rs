@@ -46,7 +46,7 @@ use crate::buffer::{Buffer, Segment};
 use crate::error::ErrorKind;
 use crate::os_error::{self, OfWrite, flushed, uninterrupted};
 use crate::rules::map;
-use crate::rules::merge::{self, Limits, MemberRequest, MemberRun, Refusals, Requests};
+use crate::rules::merge::{self, Limits, MemberRun, Refusals, Requests};
 use crate::rules::recovery::Extent;
 use crate::rules::stripe::{HEADER_BYTES, Header, HeaderState};
 use crate::stats::count;
@@ -78,7 +78,7 @@ pub(crate) struct Striped {
     divided: CachePadded<SplitCounts>,
 }
 
-/// Counts the operations that became more than one request. It has no lock: the child of a fork
+/// Counts the writes that became more than one request. It has no lock: the child of a fork
 /// could find one held forever.
 #[derive(Debug, Default)]
 struct SplitCounts {
@@ -157,8 +157,8 @@ impl Split {
 }
 
 impl SplitCounts {
-    fn count(&self, Requests { list, refusals }: &Requests) {
-        count(&self.more_requests, list.len() as u64 - 1);
+    fn count(&self, requests: usize, refusals: &Refusals) {
+        count(&self.more_requests, requests as u64 - 1);
         count(&self.gap, refusals.gap);
         count(&self.bytes, refusals.bytes);
         count(&self.segments, refusals.segments);
@@ -472,7 +472,7 @@ impl Striped {
         io: impl Fn(SmallVec<[Segment; 1]>, u64) -> Io,
     ) -> Split {
         let total = segments.iter().map(Segment::len).sum();
-        let list = self.requests(segments, offset, total);
+        let Requests { list, refusals } = self.requests(segments, offset, total);
         let mut gather = Gather {
             total,
             flushes: None,
@@ -491,23 +491,22 @@ impl Striped {
         let parts = list.into_iter().map(|request| {
             (request.member, io(request.pieces.iter().map(segment_of).collect(), request.offset))
         });
-        let parts: SmallVec<_> = parts.collect();
+        let parts: SmallVec<[(usize, Io); 4]> = parts.collect();
         gather.flushes = parts.first().and_then(|(_, io)| flushes_of(io));
+        if parts.len() > 1 && matches!(parts[0].1, Io::Write { .. }) {
+            self.divided.count(parts.len(), &refusals);
+        }
         Split { parts, gather }
     }
 
-    fn requests(&self, segments: &[Segment], offset: u64, total: u64) -> Vec<MemberRequest> {
+    fn requests(&self, segments: &[Segment], offset: u64, total: u64) -> Requests {
         let runs = self.map.runs(offset..offset + total);
         // No piece of a request spans two segments.
         let ends = segments.iter().scan(offset, |end, segment| {
             *end += segment.len();
             Some(*end)
         });
-        let requests = merge::requests(split_at_segment_ends(runs, offset, ends), self.limits);
-        if requests.list.len() > 1 {
-            self.divided.count(&requests);
-        }
-        requests.list
+        merge::requests(split_at_segment_ends(runs, offset, ends), self.limits)
     }
 
     fn perform(&self, Split { parts, mut gather }: Split) -> io::Result<u64> {
@@ -876,6 +875,39 @@ fn excluded<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::null::Null;
+
+    const CHUNK: u64 = 65536;
+
+    fn volume(members: Vec<Arc<dyn Backend>>, are_devices: bool) -> Striped {
+        let count = members.len() as u32;
+        Striped::new(Members {
+            header: Header {
+                volume: [7; 16],
+                members: count,
+                member: 0,
+                chunk_bytes: CHUNK,
+                unfinished: false,
+            },
+            file_systems: vec![1; members.len()],
+            all: members,
+            are_devices,
+            limits: Limits { bytes_max: 1 << 20, segments_max: merge::SEGMENTS_MAX },
+            threads_max: 0,
+        })
+    }
+
+    /// The defect: the parts of reads counted as write requests.
+    #[test]
+    fn the_parts_of_a_read_are_no_write_requests() {
+        let device = || Arc::new(Null::default()) as Arc<dyn Backend>;
+        let volume = volume(vec![device(), device()], true);
+        let mut memory = Buffer::zeroed(2 * CHUNK as usize);
+        volume.read(&[Segment::of_mut(&mut memory)], 0).unwrap();
+        assert_eq!(volume.request_counts(), RequestCounts::default());
+        volume.write(&[Segment::of(&memory)], 0, false).unwrap();
+        assert_eq!(volume.request_counts().more_requests, 1);
+    }
 
     #[test]
     fn a_writer_of_any_member_refuses_whatever_is_unknown_of_others() {

@@ -308,7 +308,7 @@ struct dioxide_stats {
     uint64_t append_bytes;
     /**
      * Requests sent to the kernel for appends, and for positional writes that are durable or
-     * extend the file.
+     * extend the file. A striped volume also counts each further part of any write.
      */
     uint64_t requests;
     /**

@@ -80,7 +80,7 @@ pub struct dioxide_stats {
     /// Bytes of these appends.
     pub append_bytes: u64,
     /// Requests sent to the kernel for appends, and for positional writes that are durable or
-    /// extend the file.
+    /// extend the file. A striped volume also counts each further part of any write.
     pub requests: u64,
     /// Bytes of these requests.
     pub request_bytes: u64,
