@@ -387,6 +387,15 @@ impl Striped {
         Ok(changed)
     }
 
+    /// Truncates a member that is longer.
+    fn shrink(&self, number: usize, size: u64) -> io::Result<()> {
+        let member = &self.members[number];
+        if member.physical_size()? > size {
+            uninterrupted(|| member.truncate(size))?;
+        }
+        Ok(())
+    }
+
     /// Like `correct_sizes`, and makes the changes durable.
     fn correct_sizes_durably(&self, len: u64) -> io::Result<()> {
         if self.correct_sizes(len)? {
@@ -698,9 +707,12 @@ impl Backend for Striped {
             Ok(()) => self.record_growth(end),
             // Space that only some members got would be missing elsewhere.
             Err(_) => {
-                for (member, size) in self.members.iter().zip(before) {
-                    if member.physical_size()? > size {
-                        uninterrupted(|| member.truncate(size))?;
+                for (number, size) in before.into_iter().enumerate() {
+                    if let Err(error) = self.shrink(number, size) {
+                        log::warn!(
+                            "dioxide: a failed growth leaves space on member {number} of a \
+                             striped volume: {error}"
+                        );
                     }
                 }
             }
@@ -876,6 +888,7 @@ fn excluded<'a>(
 mod tests {
     use super::*;
     use crate::backend::null::Null;
+    use crate::backend::sim::{Call, Device, Settings, Sim};
 
     const CHUNK: u64 = 65536;
 
@@ -907,6 +920,29 @@ mod tests {
         assert_eq!(volume.request_counts(), RequestCounts::default());
         volume.write(&[Segment::of(&memory)], 0, false).unwrap();
         assert_eq!(volume.request_counts().more_requests, 1);
+    }
+
+    /// The defect: the error of the first member that could not be truncated hid ENOSPC, and the
+    /// next members kept their space.
+    #[test]
+    fn a_failed_growth_shrinks_all_members_and_reports_its_own_error() {
+        let device = Device::new(1, Settings::default());
+        let member = |name: &&str| {
+            let inode = device.find(name, true).unwrap();
+            Arc::new(Sim::new(device.clone(), inode)) as Arc<dyn Backend>
+        };
+        let volume = volume(["a", "b", "c"].iter().map(member).collect(), false);
+        volume.create().unwrap();
+        let before = volume.sizes().unwrap();
+        device.fail(Call::Allocate, 1, libc::ENOSPC);
+        // The first call after the three allocations: the failed one does not count here.
+        device.fail(Call::Allocate, 2, libc::EIO);
+        let error = volume.allocate(0, 6 * CHUNK).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        let after = volume.sizes().unwrap();
+        assert!(after[0] > before[0], "it could not be truncated");
+        assert_eq!(after[1..], before[1..]);
+        volume.allocate(0, 6 * CHUNK).unwrap();
     }
 
     #[test]
