@@ -642,9 +642,18 @@ fn verdict(members: &[OpenMember], chunk_bytes: u64) -> Result<MembersFound, Err
 }
 
 /// Reads the header of a member. A file that is longer than a header, and has none, holds data.
+/// Fails where direct I/O takes no transfer as short as a header.
 fn look_at(file: &dyn Backend, facts: &Facts) -> io::Result<MemberContent> {
+    let unit = facts.alignment.offset;
+    if !(HEADER_BYTES as u64).is_multiple_of(unit) {
+        let why = format!(
+            "a member has a header of {HEADER_BYTES} bytes, where direct I/O takes multiples of \
+             {unit}"
+        );
+        return Err(io::Error::other(ErrorKind::Unsupported(why)));
+    }
     let mut block = Buffer::zeroed(HEADER_BYTES);
-    let read = read_fully(file, &mut block, 0, facts.alignment.offset)?;
+    let read = read_fully(file, &mut block, 0, unit)?;
     Ok(match stripe::parse(&block[..read as usize]) {
         MemberContent::Blank if !facts.is_device && file.physical_size()? > HEADER_BYTES as u64 => {
             MemberContent::Other("it holds something else".into())

@@ -25,7 +25,8 @@
 //! Creation writes the first member twice: first of all, as unfinished, and again after all others.
 //! So an interrupted creation differs from a volume that lacks a member.
 
-/// The bytes that a member's header takes: its first block.
+/// The bytes that a member's header takes: its first block. Direct I/O must take transfers of this
+/// length.
 pub const HEADER_BYTES: usize = 4096;
 
 /// The largest number of members of a volume.

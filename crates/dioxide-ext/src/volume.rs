@@ -34,7 +34,8 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A multiple of every alignment of direct I/O, and enough for the superblock.
+/// Enough for the superblock. A multiple of the alignment of direct I/O on devices with logical
+/// blocks of up to 4 KiB, as blocks of a volume have. Elsewhere the read fails with EINVAL.
 const FIRST_READ_BYTES: usize = 4096;
 
 /// An open volume of ext2 or ext3.

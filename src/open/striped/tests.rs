@@ -1,7 +1,9 @@
 //! Regression tests of striped volumes on the simulated disk, with one thread.
 
 use crate::api::sim::{Call, Disk};
-use crate::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Operation};
+use crate::backend::null::Null;
+use crate::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Operation, os_error};
+use std::os::fd::AsFd;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const CHUNK: u64 = 8192;
@@ -140,6 +142,21 @@ fn a_chunk_beyond_all_sizes_is_refused() {
         assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
     }
     assert!(paths.iter().all(|path| !path.exists()));
+}
+
+/// The defect: the header of a device with larger blocks was read in vain, with EINVAL.
+#[test]
+fn a_member_with_blocks_beyond_its_header_is_refused_with_the_reason() {
+    let file = tempfile::tempfile().unwrap();
+    let Ok(mut facts) = crate::sys::probe::facts(file.as_fd()) else { return };
+    for (unit, is_refused) in [(512, false), (4096, false), (16384, true)] {
+        facts.alignment.offset = unit;
+        let seen = super::look_at(&Null::default(), &facts);
+        let refused = seen.is_err_and(|error| {
+            matches!(os_error::kind(&error), ErrorKind::Unsupported(why) if why.contains("16384"))
+        });
+        assert_eq!(refused, is_refused, "{unit}");
+    }
 }
 
 /// Data beyond on the other members stays.
