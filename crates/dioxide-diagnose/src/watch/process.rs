@@ -121,9 +121,13 @@ impl Process {
     }
 
     /// Finds new threads, and forgets those that have ended. Keeps the files of at most `open_max`
-    /// threads open. Returns whether there are any threads.
-    pub fn find_threads(&mut self, open_max: usize) -> bool {
-        let there = numbers(&self.dir, "task").unwrap_or_default();
+    /// threads open. Returns whether there are any threads. On an error, such as too many open
+    /// files, the process may still run.
+    pub fn find_threads(&mut self, open_max: usize) -> Result<bool, Errno> {
+        let there = match numbers(&self.dir, "task") {
+            Err(Errno::NOENT | Errno::SRCH) => Vec::new(),
+            there => there?,
+        };
         self.threads.retain(|tid, _| there.contains(tid));
         for tid in there {
             if self.threads.contains_key(&tid) {
@@ -134,7 +138,7 @@ impl Process {
                 self.threads.insert(tid, thread);
             }
         }
-        !self.threads.is_empty()
+        Ok(!self.threads.is_empty())
     }
 
     /// Samples the threads selected by name, and returns their IDs, names and states. Forgets those

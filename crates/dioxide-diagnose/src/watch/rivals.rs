@@ -6,6 +6,7 @@ use super::files::Files;
 use super::look::Look;
 use super::pace::{Errand, cpu_time};
 use super::process::Process;
+use super::watched::open_threads_max;
 use crate::channels::{self, Kind, Surroundings};
 use crate::contenders::{Contender, Contenders};
 use crate::evidence::{Call, SeenFile};
@@ -21,8 +22,8 @@ const DESCRIPTORS_MAX: usize = 10_000;
 const RIVALS_MAX: usize = 16;
 /// After this many passes without a call, a process makes room for another one.
 const IDLE_PASSES: u64 = 10;
-/// Threads of each whose files stay open.
-const OPEN_THREADS_MAX: u64 = 32;
+/// Threads of each whose files stay open, at most.
+const OPEN_THREADS_MAX: usize = 32;
 /// Threads to report.
 const REPORTED_MAX: usize = 128;
 
@@ -38,6 +39,8 @@ pub struct Rivals {
     refused: BTreeSet<u32>,
     /// Processes with such a file that found no room among the sampled ones.
     left_out: BTreeSet<u32>,
+    /// Threads of each process whose files stay open.
+    open_threads_max: usize,
     seen: BTreeMap<Key, (u64, u64)>,
     passes: u64,
     pub searches: Errand,
@@ -93,6 +96,8 @@ impl Default for Rivals {
             processes: BTreeMap::new(),
             refused: BTreeSet::new(),
             left_out: BTreeSet::new(),
+            // Together as many as those of the watched processes.
+            open_threads_max: OPEN_THREADS_MAX.min(open_threads_max() / RIVALS_MAX),
             seen: BTreeMap::new(),
             passes: 0,
             searches: Errand::new(SEARCH_INTERVAL),
@@ -184,10 +189,11 @@ impl Rivals {
             self.processes.remove(&pid);
         } else if let Some(known) = self.processes.get_mut(&pid) {
             known.files = files;
-            known.process.find_threads(OPEN_THREADS_MAX as usize);
+            // Also without a free descriptor, the known threads are sampled.
+            let _ = known.process.find_threads(self.open_threads_max);
         } else if !self.make_room() {
             self.left_out.insert(pid);
-        } else if process.find_threads(OPEN_THREADS_MAX as usize) {
+        } else if process.find_threads(self.open_threads_max) == Ok(true) {
             let name = process.read("comm").unwrap_or_default().trim().to_owned();
             self.processes.insert(pid, Rival { process, name, files, idle: 0 });
             self.left_out.remove(&pid);
@@ -317,6 +323,13 @@ mod tests {
         assert!(rivals.finish().unwrap().is_complete);
     }
 
+    /// The defect: their files could exhaust the descriptors of this process.
+    #[test]
+    fn open_files_of_rivals_leave_descriptors_for_others() {
+        let of_each = Rivals::default().open_threads_max;
+        assert!(of_each * RIVALS_MAX <= open_threads_max());
+    }
+
     /// The last search found another file behind the descriptor.
     #[test]
     fn a_stale_descriptor_accuses_no_process() {
@@ -339,10 +352,12 @@ mod tests {
             let call = look.call.filter(|call| call.name() == "flock");
             call.is_some_and(|call| call.arguments[0] == descriptor as u64)
         };
-        while own.find_threads(0) && !own.look(|_| true).iter().any(|look| is_in_call(&look.2)) {}
+        while own.find_threads(0) == Ok(true)
+            && !own.look(|_| true).iter().any(|look| is_in_call(&look.2))
+        {}
         let seen = |file: usize| {
             let mut process = Process::find(own.pid).unwrap();
-            process.find_threads(0);
+            process.find_threads(0).unwrap();
             let files_of = HashMap::from([(descriptor, (file, None))]);
             let rival = Rival { process, name: String::new(), files: files_of, idle: 0 };
             let processes = [(own.pid, rival)].into();

@@ -15,6 +15,12 @@ const DESCRIPTORS_PART: u64 = 4;
 /// Open files per thread.
 const DESCRIPTORS_OF_THREAD: u64 = 4;
 
+/// The number of threads whose files may stay open in that part.
+pub(super) fn open_threads_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (descriptors / DESCRIPTORS_PART / DESCRIPTORS_OF_THREAD) as usize
+}
+
 #[derive(Debug)]
 pub struct Watched {
     pub whom: Whom,
@@ -39,8 +45,6 @@ impl Watched {
             Whom::OwnThreads { .. } => std::process::id(),
         };
         let mut process = find(pid, 0)?;
-        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let open_threads_max = descriptors / DESCRIPTORS_PART / DESCRIPTORS_OF_THREAD;
         process.threads.clear();
         let mut unseen = BTreeSet::new();
         if !Path::new("/proc/thread-self/schedstat").exists() {
@@ -57,7 +61,7 @@ impl Watched {
             processes: BTreeMap::new(),
             cgroups: Vec::new(),
             refused: BTreeSet::new(),
-            open_threads_max: open_threads_max as usize,
+            open_threads_max: open_threads_max(),
             unseen,
         };
         watched.add(process);
@@ -106,7 +110,7 @@ impl Watched {
     pub fn scan(&mut self) {
         let mut open_left = self.open_threads_max;
         self.processes.retain(|_, process| {
-            let is_there = process.find_threads(open_left);
+            let is_there = process.find_threads(open_left) != Ok(false);
             open_left = open_left.saturating_sub(process.threads.len());
             is_there
         });
@@ -211,7 +215,9 @@ fn find(pid: u32, open_max: usize) -> Result<Process, Error> {
     if process.is_kernels() {
         return Err(Error::KernelThread { pid });
     }
-    if !process.find_threads(open_max) {
+    let has_threads =
+        process.find_threads(open_max).map_err(|errno| Error::Proc { pid, errno: errno.into() })?;
+    if !has_threads {
         return Err(match process.unreaped_by() {
             Some(parent) => Error::Zombie { pid, parent },
             None => Error::NoSuchProcess { pid },
@@ -232,7 +238,9 @@ fn refusal(process: &Process) -> Error {
 mod tests {
     use super::super::process::Thread;
     use super::*;
+    use rustix::fs::{Mode, OFlags, open};
     use rustix::process::{Pid, Signal, kill_process};
+    use std::fs;
     use std::process::{Child, Command};
 
     #[test]
@@ -284,6 +292,23 @@ mod tests {
         watched.scan();
         let mut threads = watched.processes.values().flat_map(|process| process.threads.values());
         assert!(watched.processes.len() == 2 && threads.all(Thread::stays_open));
+    }
+
+    /// The defect: with too many open files, a process had no threads, and the observation ended.
+    #[test]
+    fn a_process_whose_threads_cannot_be_listed_has_not_ended() {
+        let proc = tempfile::tempdir().unwrap();
+        let mut watched = of(vec![std::process::id()]);
+        let process = watched.processes.get_mut(&std::process::id()).unwrap();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        process.dir = open(proc.path(), flags, Mode::empty()).unwrap();
+        // Not a directory, which is an error as well.
+        fs::write(proc.path().join("task"), []).unwrap();
+        watched.scan();
+        assert!(!watched.is_over());
+        fs::remove_file(proc.path().join("task")).unwrap();
+        watched.scan();
+        assert!(watched.is_over());
     }
 
     /// A wanted process that did not exist was left out without a word.

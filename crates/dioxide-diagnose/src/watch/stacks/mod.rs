@@ -232,7 +232,7 @@ mod tests {
         });
         let tid = tid.recv().unwrap();
         let mut process = Process::find(std::process::id()).unwrap();
-        assert!(process.find_threads(0));
+        assert_eq!(process.find_threads(0), Ok(true));
         let mut stacks = Stacks::default();
         // It may still run.
         let mut stack = Vec::new();

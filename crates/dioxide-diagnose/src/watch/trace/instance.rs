@@ -133,8 +133,9 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         self.pipe = None;
+        let _ = self.switch(false);
         // An open file in the directory prevents its removal; then the next process removes it.
-        let _ = self.switch(false).and_then(|()| fs::remove_dir(&self.dir));
+        let _ = fs::remove_dir(&self.dir);
     }
 }
 
@@ -184,6 +185,25 @@ fn maker(pid: u32) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Instance {
+        /// In a directory that is not of tracefs.
+        pub fn in_dir(dir: PathBuf) -> Self {
+            Self { dir, pipe: None, missing: Vec::new() }
+        }
+    }
+
+    /// The defect: without a free descriptor, an instance could not be switched off and remained.
+    #[test]
+    fn an_instance_that_cannot_be_switched_off_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let of_instance = dir.path().join("dioxide-1-1-0");
+        fs::create_dir(&of_instance).unwrap();
+        let instance = Instance::in_dir(of_instance.clone());
+        assert!(instance.switch(false).is_err());
+        drop(instance);
+        assert!(!of_instance.exists());
+    }
 
     /// While a thread or process had the ID of a killed one, its instance remained.
     #[test]
