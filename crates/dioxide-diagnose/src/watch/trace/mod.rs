@@ -176,6 +176,10 @@ struct Slices {
 
 impl Slices {
     fn run(&mut self, threads: &Receiver<Vec<u32>>) -> io::Result<()> {
+        // Without a list of threads, the kernel would trace the whole machine.
+        let Ok(tids) = threads.recv() else { return Ok(()) };
+        self.ended_ns = now_ns();
+        self.add(&tids)?;
         let mut begun_ns = now_ns();
         let mut goes_on = true;
         while goes_on {
@@ -207,14 +211,17 @@ impl Slices {
         let end = Instant::now() + time;
         loop {
             match threads.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(tids) => {
-                    self.instance.add_threads(&tids)?;
-                    self.armed.get_or_insert_with(Instant::now);
-                }
+                Ok(tids) => self.add(&tids)?,
                 Err(RecvTimeoutError::Timeout) => return Ok(true),
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),
             }
         }
+    }
+
+    fn add(&mut self, tids: &[u32]) -> io::Result<()> {
+        self.instance.add_threads(tids)?;
+        self.armed.get_or_insert_with(Instant::now);
+        Ok(())
     }
 
     /// Adds the slice from `begun_ns` to about `ended_ns`, and returns the begin of the next one:
@@ -347,6 +354,28 @@ fn punts(account: &Account) -> Vec<Punt> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The defect: for a program of 32 bits only, the whole machine was traced.
+    #[test]
+    fn without_threads_nothing_is_traced() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut slices = Slices {
+            // It cannot be switched on.
+            instance: Instance::in_dir(dir.path().to_owned()),
+            account: Account::default(),
+            pairs: OpenCalls::default(),
+            batches: mpsc::channel().0,
+            is_on: false,
+            last: Arc::default(),
+            length: SLICE_MIN,
+            ended_ns: 0,
+            armed: None,
+        };
+        let (none, threads) = mpsc::channel();
+        drop(none);
+        slices.run(&threads).unwrap();
+        assert!(slices.armed.is_none());
+    }
 
     /// The rest of the text counted as events of the next slice.
     #[test]
