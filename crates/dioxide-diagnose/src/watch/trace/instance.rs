@@ -32,8 +32,9 @@ const EVENTS: [(&str, &str); 5] = [
     (LOCK_BEGIN, ""),
     ("lock/contention_end", ""),
     ("iomap/iomap_dio_rw_begin", ""),
-    // The last event of an operation has no length and no information.
-    ("iomap/iomap_iter", "length > 0"),
+    // The last event of an operation has no length and no information. From Linux 6.15 on, the
+    // first one has no length at offset 0.
+    ("iomap/iomap_iter", "length > 0 || pos == 0"),
     ("io_uring/io_uring_queue_async_work", ""),
 ];
 
