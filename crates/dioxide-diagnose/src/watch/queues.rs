@@ -131,7 +131,9 @@ impl Queues {
     /// a second reading would show anything.
     pub fn look(&mut self, now: Vec<ThreadReading>, idle: Vec<ThreadReading>) -> bool {
         self.idle = idle;
-        let runs = now.iter().map(|reading| (reading.thread, reading.runs)).collect();
+        // A waiter of the pass before may be idle now.
+        let all = now.iter().chain(&self.idle);
+        let runs = all.map(|reading| (reading.thread, reading.runs)).collect();
         let before = std::mem::take(&mut self.before);
         self.compare(&before, &runs, true);
         let mut leaders: BTreeMap<usize, u64> = BTreeMap::new();
@@ -379,6 +381,16 @@ mod tests {
         assert_eq!((queue.threads, queue.leaders, queue.leading_waiters), (1, 2, 1));
         assert_eq!((queue.looks, queue.looks_of_several, queue.waits), (21, 0, 20));
         assert_eq!(queue.call, "fdatasync");
+    }
+
+    /// The defect: a waiter that became idle counted as one that had run.
+    #[test]
+    fn a_waiter_that_is_idle_now_has_not_run() {
+        let mut queues = Queues::default();
+        queues.look(vec![leads(1, 100), waits(2, 100)], vec![]);
+        queues.look(vec![leads(1, 100)], vec![waits(2, 100)]);
+        let pairs = queues.wakes.count(0, true, &HashSet::from([(1, 2)]));
+        assert_eq!((pairs.held, pairs.held_woken), (1, 0));
     }
 
     /// The defect: of a pool whose threads work in turn, one followed the flushes by chance.
