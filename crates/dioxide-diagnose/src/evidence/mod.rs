@@ -19,7 +19,7 @@ pub struct Evidence {
     pub has_ended: bool,
     /// The output of `uname -r`.
     pub kernel_release: String,
-    /// Processors online at the time of recording.
+    /// Processors on which the threads may run.
     pub cpus: usize,
     /// Duration of the observation, in nanoseconds.
     pub watched_ns: u64,

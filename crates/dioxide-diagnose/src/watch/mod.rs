@@ -53,6 +53,7 @@ use queues::{NAP, Part, Queues, ThreadReading, WaitingThread};
 use recorder::Recorder;
 use rivals::{Rivals, waits_for_inode};
 use rustix::fs::makedev;
+use rustix::thread::CpuSet;
 use stacks::Stacks;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -258,6 +259,8 @@ struct Gathering {
     file_scans: Errand,
     devices: Devices,
     cgroups: Cgroups,
+    /// The processors on which the threads of a program may run.
+    cpus: CpuSet,
     queues: Queues,
     stacks: Stacks,
     calls: Calls,
@@ -290,6 +293,7 @@ impl Gathering {
             file_scans: Errand::new(FILES_INTERVAL),
             devices: Devices::default(),
             cgroups: Cgroups::default(),
+            cpus: CpuSet::new(),
             queues: Queues::default(),
             stacks: Stacks::default(),
             calls: Calls::default(),
@@ -368,6 +372,9 @@ impl Gathering {
         self.devices.find(self.files.disks());
         for process in self.watched.processes.values() {
             self.cgroups.find(&process.read("cgroup").unwrap_or_default());
+            if self.watched.whom.is_program() {
+                process.add_cpus(&mut self.cpus);
+            }
         }
         self.file_scans.ran(cpu_time().saturating_sub(begun));
     }
@@ -473,11 +480,15 @@ impl Gathering {
             of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
         let numbers =
             devices.iter().map(|device| makedev(device.number.0, device.number.1)).collect();
+        let cpus = match self.cpus.count() {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            of_program => of_program as usize,
+        };
         let mut evidence = Evidence {
             subject,
             has_ended: self.watched.is_over(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
-            cpus: thread::available_parallelism().map_or(1, usize::from),
+            cpus,
             watched_ns: watched.as_nanos() as u64,
             looks: self.looks.load(Ordering::Relaxed),
             threads,

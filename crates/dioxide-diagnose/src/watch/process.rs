@@ -9,6 +9,8 @@ use super::look::{
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::io::{Errno, pread, read};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -166,6 +168,19 @@ impl Process {
         self.threads.keys().flat_map(|tid| pids(of_thread(tid))).collect()
     }
 
+    /// Adds the processors on which its threads may run.
+    pub fn add_cpus(&self, cpus: &mut CpuSet) {
+        let of_thread = |tid: &u32| sched_getaffinity(Pid::from_raw(*tid as i32)).ok();
+        let mut last = CpuSet::new();
+        for its in self.threads.keys().filter_map(of_thread) {
+            // Most threads have the same ones.
+            if its != last {
+                (0..CpuSet::MAX_CPU).filter(|cpu| its.is_set(*cpu)).for_each(|cpu| cpus.set(cpu));
+            }
+            last = its;
+        }
+    }
+
     /// Whether it is a kernel thread.
     pub fn is_kernels(&self) -> bool {
         const PF_KTHREAD: u64 = 0x0020_0000;
@@ -311,6 +326,24 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::sched_setaffinity;
+    use std::process::Command;
+
+    /// The defect: a program had as many processors as this process may use.
+    #[test]
+    fn a_program_has_the_processors_of_its_threads() {
+        let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
+        let own = sched_getaffinity(None).unwrap();
+        let mut wanted = CpuSet::new();
+        wanted.set((0..CpuSet::MAX_CPU).rfind(|cpu| own.is_set(*cpu)).unwrap());
+        let is_set = sched_setaffinity(Some(Pid::from_child(&sleep)), &wanted);
+        let mut found = CpuSet::new();
+        let mut process = Process::find(sleep.id()).unwrap();
+        let has_threads = process.find_threads(0);
+        process.add_cpus(&mut found);
+        sleep.kill().and_then(|()| sleep.wait()).unwrap();
+        assert_eq!((is_set, has_threads, found), (Ok(()), Ok(true), wanted));
+    }
 
     /// Their calls were decoded by the numbers of 64 bits.
     #[test]
