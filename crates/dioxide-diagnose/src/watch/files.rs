@@ -163,9 +163,12 @@ impl Files {
     fn known(&self, identity: Identity, path: &str) -> Option<usize> {
         let index = *self.by_identity.get(&identity)?;
         let known = &self.seen[index].file.path;
-        let is_same = path.trim_end_matches(" (deleted)") == known.trim_end_matches(" (deleted)")
+        let is_same = is_same_path(path, known)
             || stat(known).is_ok_and(|stat| Identity::of(&stat) == Some(identity));
-        is_same.then_some(index)
+        // Containers may have a file at different paths, which this process does not see.
+        let is_it =
+            |seen: &OpenedFile| seen.identity == identity && is_same_path(path, &seen.file.path);
+        if is_same { Some(index) } else { self.seen.iter().rposition(is_it) }
     }
 
     fn add(&mut self, seen: OpenedFile) -> Option<usize> {
@@ -326,6 +329,11 @@ impl OpenedFile {
     }
 }
 
+/// Whether two paths are of one file, which may have been removed in between.
+fn is_same_path(one: &str, other: &str) -> bool {
+    one.trim_end_matches(" (deleted)") == other.trim_end_matches(" (deleted)")
+}
+
 /// The size of a device is constant.
 fn device_size(number: u64) -> Option<u64> {
     let sectors =
@@ -342,4 +350,23 @@ fn flags_of(info: &str) -> Option<OFlags> {
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The defect: each scan added a file again that two containers have at different paths.
+    #[test]
+    fn a_file_at_two_unseen_paths_is_known_at_both() {
+        let stat = stat("/proc/self/stat").unwrap();
+        let identity = Identity::of(&stat).unwrap();
+        let paths = ["/nowhere/a/file", "/nowhere/b/file"];
+        let mut files = Files::default();
+        for path in paths {
+            assert_eq!(files.known(identity, path), None);
+            files.add(OpenedFile::new(path.to_owned(), identity, &stat, None));
+        }
+        assert_eq!(paths.map(|path| files.known(identity, path)), [Some(0), Some(1)]);
+    }
 }
