@@ -174,16 +174,21 @@ pub(crate) fn per_look(count: u64, evidence: &Evidence) -> f64 {
     if evidence.looks == 0 { 0.0 } else { count as f64 / evidence.looks as f64 }
 }
 
-/// The device with most requests in flight among those of the threads' files, where these are
-/// known. Other devices may be below them, count the same requests, or work for other programs.
+/// The device with most samples in I/O on its files. If they are equal, the one with most samples
+/// on its files, then with most requests in flight. A device may work for other programs.
 pub(crate) fn busiest<'a>(seen: &[Seen<'_>], evidence: &'a Evidence) -> Option<&'a SeenDevice> {
-    let devices = || evidence.devices.iter().filter(|device| device.inflight.is_finite());
-    let is_its = |device: &&SeenDevice| {
-        seen.iter().any(|seen| seen.file.is_some_and(|file| file.device == device.number))
+    let samples = |device: &SeenDevice| {
+        let is_its = |seen: &&Seen<'_>| seen.file.is_some_and(|file| file.device == device.number);
+        // Whether rings wait for the device may not be decided yet.
+        let is_io = |seen: &&Seen<'_>| seen.is_io || seen.kind == Kind::Completions;
+        let its = || seen.iter().filter(is_its);
+        (total(its().filter(is_io)), total(its()))
     };
-    let by_requests =
-        |one: &&SeenDevice, other: &&SeenDevice| one.inflight.total_cmp(&other.inflight);
-    devices().filter(is_its).max_by(by_requests).or_else(|| devices().max_by(by_requests))
+    let devices = evidence.devices.iter().filter(|device| device.inflight.is_finite());
+    devices.max_by(|one, other| {
+        let by_requests = one.inflight.total_cmp(&other.inflight);
+        samples(one).cmp(&samples(other)).then(by_requests)
+    })
 }
 
 fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -> Seen<'a> {

@@ -167,8 +167,10 @@ fn kinds(case: &Case<'_>) -> Vec<String> {
 pub fn device(case: &Case<'_>) -> Option<Finding> {
     let device = case.busiest()?;
     let busy = busy(case, device);
-    let share =
-        case.share(|seen| matches!(seen.kind, Kind::Device | Kind::PageCache | Kind::Completions));
+    let share = case.share(|seen| {
+        matches!(seen.kind, Kind::Device | Kind::PageCache | Kind::Completions)
+            && seen.file.is_none_or(|file| file.device == device.number)
+    });
     (busy >= BUSY_MIN && device.inflight >= 1.0 && share > 0.0).then(|| Finding {
         wall: Wall::Device,
         share,

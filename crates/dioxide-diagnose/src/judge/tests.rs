@@ -581,6 +581,28 @@ fn threads_that_wait_for_the_device_are_serialised_by_nothing() {
     assert_eq!(judge(&evidence).len(), 1);
 }
 
+/// The defect: one sample of a log made its device, busy with a backup, the bottleneck.
+#[test]
+fn a_busy_device_of_a_rare_log_is_no_bottleneck() {
+    let log = SeenFile { path: "/var/log/file".into(), device: (8, 0), ..file("ext4") };
+    let in_log = Call { file: Some(1), ..call("write") };
+    let sightings = vec![
+        waiting(15 * LOOKS, "pwrite64", "__iomap_dio_rw"),
+        Sighting { call: Some(in_log), ..waiting(1, "write", "folio_wait_bit_common") },
+    ];
+    let mut evidence = evidence(vec![file("ext4"), log], sightings);
+    evidence.devices[0].busy_ns = 1;
+    evidence.devices.push(SeenDevice { number: (8, 0), ..device("sda", 128.0) });
+    let walls: Vec<Wall> = judge(&evidence).iter().map(|finding| finding.wall).collect();
+    assert_eq!(walls, [Wall::Nothing]);
+    // Nor does its wait count for the other device.
+    evidence.devices[0].busy_ns = 5_000_000_000;
+    evidence.sightings[1].count = 10 * LOOKS;
+    let device = judge(&evidence).swap_remove(1);
+    assert!(device.verdict.contains("loop0 has"), "{}", device.verdict);
+    assert_eq!((device.wall, device.share), (Wall::Device, 0.6));
+}
+
 #[test]
 fn threads_that_run_are_serialised_by_nothing() {
     let seldom = waiting(LOOKS, "pwrite64", "ext4_file_write_iter");
