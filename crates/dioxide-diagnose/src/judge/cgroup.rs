@@ -1,11 +1,11 @@
 //! Limits of cgroups, compared with the measured rates.
 
-use super::case::Case;
+use super::case::{Case, doing};
 use super::limits;
-use crate::channels::Kind;
+use crate::channels::{Does, Kind};
 use crate::evidence::{IoLimit, SeenCgroup};
 use crate::finding::{Finding, Wall};
-use crate::waits;
+use crate::waits::{self, Seen};
 use crate::words::{bytes_rate, percent, rate};
 
 /// A rate of this part of its limit has reached it: the first and the last moment count in part.
@@ -23,8 +23,9 @@ const THROTTLED_MIN: f64 = 0.1;
 /// With fewer periods the share is chance.
 const PERIODS_MIN: u64 = 5;
 
-/// The I/O limit that was reached most. Every wait for I/O is then longer, whatever it is for, also
-/// those for a thread that waits for the device.
+/// The I/O limit that was reached most. Waits for I/O are then longer, whatever they are for, also
+/// those for a thread that waits for the device. Waits on files of other devices are not, nor are
+/// those that need I/O in the other direction.
 pub fn of_io(case: &Case<'_>) -> Option<Finding> {
     let (group, io) = most_used(case).filter(|(_, io)| used(case, io) >= REACHED_MIN)?;
     let done = case.per_second(io.done);
@@ -32,10 +33,18 @@ pub fn of_io(case: &Case<'_>) -> Option<Finding> {
     let file = format!("{}/{}", group.path, io.file);
     let what = if io.quantity.starts_with('r') { "reads" } else { "writes" };
     let of = if io.quantity.ends_with("iops") { rate } else { bytes_rate };
-    let is_io = |kind| !matches!(kind, Kind::Processor | Kind::Unknown);
+    // The files may be on a partition of the device, or above it.
+    let has_files = case.evidence.files.iter().any(|file| file.device == io.device);
+    let is_elsewhere =
+        |seen: &Seen<'_>| has_files && seen.file.is_some_and(|file| file.device != io.device);
+    let is_limited = |seen: &Seen<'_>| {
+        !matches!(seen.kind, Kind::Processor | Kind::Unknown)
+            && !is_elsewhere(seen)
+            && reads(seen).is_none_or(|reads| reads == io.quantity.starts_with('r'))
+    };
     Some(Finding {
         wall: Wall::CgroupLimit,
-        share: case.share(|seen| is_io(seen.kind)),
+        share: case.share(is_limited),
         file: None,
         verdict: format!(
             "The cgroup limits I/O: {} allows {what} on {device} at {}, and {} were done.",
@@ -46,6 +55,17 @@ pub fn of_io(case: &Case<'_>) -> Option<Finding> {
         evidence: evidence(case, group, io, &file),
         advice: advice(io, &file),
     })
+}
+
+/// Whether a wait needs reads of the device, not writes. None if that is not known, or if it is
+/// for another thread.
+fn reads(seen: &Seen<'_>) -> Option<bool> {
+    match (seen.kind, doing(seen)) {
+        (Kind::Flush | Kind::JournalCommit, _) => Some(false),
+        (Kind::Device, Some(Does::Reads)) => Some(true),
+        (Kind::Device, Some(Does::Writes | Does::Syncs)) => Some(false),
+        _ => None,
+    }
 }
 
 /// The limit that is used most.

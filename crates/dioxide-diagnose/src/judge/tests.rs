@@ -1106,6 +1106,29 @@ fn a_limit_of_the_cgroup_is_named_with_its_rate_and_its_file() {
     assert_eq!(main_wall(&evidence), Wall::Nothing, "the limit is not reached");
 }
 
+/// The defect: a limit took the share of all waits for I/O, whatever their device or direction.
+#[test]
+fn a_limit_does_not_prolong_waits_for_another_device_or_direction() {
+    let other = SeenFile { path: "/log".into(), device: (8, 0), ..file("ext4") };
+    let on_other = Call { file: Some(1), ..call("pwrite64") };
+    let sightings = vec![
+        waiting(10 * LOOKS, "pwrite64", "__iomap_dio_rw"),
+        waiting(6 * LOOKS, "pread64", "__iomap_dio_rw"),
+        Sighting { call: Some(on_other), ..waiting(4 * LOOKS, "pwrite64", "__iomap_dio_rw") },
+    ];
+    let mut evidence = evidence(vec![file("ext4"), other], sightings);
+    evidence.cgroups = limited(750);
+    let share = |evidence: &Evidence| cgroup::of_io(&Case::of(evidence)).unwrap().share;
+    assert_eq!(share(&evidence), 0.5);
+    evidence.cgroups[0].io[0].quantity = "riops".into();
+    assert_eq!(share(&evidence), 0.3);
+    // No file is on the device itself: they may be on its partitions.
+    evidence.cgroups[0].io[0].device = (7, 1);
+    assert_eq!(share(&evidence), 0.3);
+    evidence.cgroups[0].io[0].quantity = "wiops".into();
+    assert_eq!(share(&evidence), 0.7);
+}
+
 /// The limit prolongs the waits for a lock as well. Both are named.
 #[test]
 fn a_limit_of_the_cgroup_comes_before_the_lock_that_it_prolongs() {
