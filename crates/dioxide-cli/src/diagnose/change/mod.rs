@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use calls::CallChange;
 use dioxide_diagnose::activity::{Interval, Timeline};
 use dioxide_diagnose::evidence::{Evidence, Subject};
-use dioxide_diagnose::waits;
+use dioxide_diagnose::{judge, waits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -127,8 +127,13 @@ impl ObservationChange {
         Self {
             before_date: before.machine.date.clone(),
             unlike: unlike(before, after),
-            verdicts: shares(&old.verdicts, &new.verdicts, (old.samples, new.samples)),
-            waits: shares(&old.waits, &new.waits, (old.samples, new.samples)),
+            // A smaller share is no finding, so an absent one may be as large as that.
+            verdicts: shares(
+                [&old.verdicts, &new.verdicts],
+                (old.samples, new.samples),
+                judge::SHARE_MIN,
+            ),
+            waits: shares([&old.waits, &new.waits], (old.samples, new.samples), 0.0),
             rates,
             calls,
         }
@@ -162,16 +167,19 @@ impl ObservedShares {
     }
 }
 
-/// The larger shares first.
+/// The larger shares first. An absent share may be as large as `absent_max`.
 fn shares(
-    before: &BTreeMap<String, f64>,
-    after: &BTreeMap<String, f64>,
+    [before, after]: [&BTreeMap<String, f64>; 2],
     samples: (u64, u64),
+    absent_max: f64,
 ) -> Vec<ShareChange> {
     let names = before.keys().chain(after.keys()).collect::<std::collections::BTreeSet<_>>();
     let change = |name: &String| {
         let (before, after) = (before.get(name).copied(), after.get(name).copied());
-        let is_marked = is_beyond_noise(before.unwrap_or(0.0), after.unwrap_or(0.0), samples);
+        let least = |one: Option<f64>, other: Option<f64>| {
+            one.unwrap_or(other.unwrap_or(0.0).min(absent_max))
+        };
+        let is_marked = is_beyond_noise(least(before, after), least(after, before), samples);
         ShareChange { name: name.clone(), before, after, is_marked }
     };
     let mut changes: Vec<_> = names.into_iter().map(change).collect();

@@ -46,6 +46,23 @@ fn differences_within_the_noise_are_not_marked() {
     assert!(is_beyond_noise(0.5, 0.6, (1000, 1000)));
 }
 
+/// The defect: a verdict below the threshold of a finding counted as a share of 0.
+#[test]
+fn a_share_that_fell_below_the_threshold_of_a_finding_is_not_marked() {
+    let of = |shares: &[(&str, f64)]| {
+        shares.iter().map(|(name, share)| ((*name).to_owned(), *share)).collect::<BTreeMap<_, _>>()
+    };
+    let (before, after) = (of(&[("flush", 0.26), ("device", 0.9)]), of(&[("journal", 0.29)]));
+    let marked = |before, after, absent_max| {
+        let changes = shares([before, after], (1000, 1000), absent_max);
+        let marked = changes.into_iter().filter(|one| one.is_marked).map(|one| one.name);
+        marked.collect::<Vec<_>>()
+    };
+    assert_eq!(marked(&before, &after, judge::SHARE_MIN), ["device"]);
+    assert_eq!(marked(&after, &before, judge::SHARE_MIN), ["device"]);
+    assert_eq!(marked(&before, &after, 0.0), ["device", "journal", "flush"], "waits of any size");
+}
+
 /// A program with two to six samples in I/O was marked in each of four comparisons with itself.
 #[test]
 fn an_idle_program_has_no_marked_change() {
