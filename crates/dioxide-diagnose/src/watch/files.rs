@@ -4,9 +4,12 @@ use super::process::Process;
 use crate::evidence::SeenFile;
 use crate::host::mount::{Mount, mounts_of};
 use crate::host::{ext4, overlay};
-use rustix::fs::{AtFlags, FileType, OFlags, Stat, major, minor, readlinkat, stat, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, OFlags, Statx, StatxFlags, major, makedev, minor, readlinkat, statx,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
+use std::os::fd::AsFd;
 
 /// Further files are ignored, so that evidence stays small.
 pub const FILES_MAX: usize = 4096;
@@ -23,6 +26,9 @@ pub struct Files {
     /// By mount ID. None for unknown IDs.
     mounts: HashMap<u64, Option<Mount>>,
 }
+
+/// File systems without a server. Their files may have no block device.
+const LOCAL: [&str; 4] = ["btrfs", "overlay", "tmpfs", "zfs"];
 
 /// The kernel's bit, which O_SYNC includes. rustix means O_SYNC by both names.
 const O_DSYNC: u32 = 0o10000;
@@ -50,10 +56,14 @@ enum Identity {
 }
 
 impl Identity {
-    fn of(stat: &Stat) -> Option<Self> {
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Some(Self::File { device: stat.st_dev, inode: stat.st_ino }),
-            FileType::BlockDevice => Some(Self::Device(stat.st_rdev)),
+    fn of(status: &Statx) -> Option<Self> {
+        match FileType::from_raw_mode(status.stx_mode.into()) {
+            FileType::RegularFile => {
+                Some(Self::File { device: fs_device(status), inode: status.stx_ino })
+            }
+            FileType::BlockDevice => {
+                Some(Self::Device(makedev(status.stx_rdev_major, status.stx_rdev_minor)))
+            }
             _ => None,
         }
     }
@@ -116,17 +126,17 @@ impl Files {
     }
 
     fn look_up(&mut self, process: &Process, descriptor: i32) -> Option<Open> {
-        let stat = statat(&process.dir, format!("fd/{descriptor}"), AtFlags::empty()).ok()?;
-        let identity = Identity::of(&stat);
+        let status = status(&process.dir, &format!("fd/{descriptor}"))?;
+        let identity = Identity::of(&status);
         let key = (process.pid, descriptor);
         if self.descriptors.get(&key).is_none_or(|known| known.identity != identity) {
-            let known = self.take_in(process, descriptor, identity, &stat);
+            let known = self.take_in(process, descriptor, identity, &status);
             self.descriptors.insert(key, known);
         }
         let known = &self.descriptors[&key];
         let file = known.file?;
         let appends = known.appends;
-        self.seen[file].update(&stat, self.looks);
+        self.seen[file].update(&status, self.looks);
         Some(Open { file, size_before: self.seen[file].size_before, appends })
     }
 
@@ -135,7 +145,7 @@ impl Files {
         process: &Process,
         number: i32,
         identity: Option<Identity>,
-        stat: &Stat,
+        status: &Statx,
     ) -> Descriptor {
         let nothing = Descriptor { identity, file: None, appends: false };
         let Some(file_identity) = identity else { return nothing };
@@ -152,7 +162,7 @@ impl Files {
         let file = self.known(file_identity, &path).or_else(|| {
             let mount =
                 field(&info, "mnt_id:").and_then(|id| self.mount(process, id.parse().ok()?));
-            self.add(OpenedFile::new(path, file_identity, stat, mount.as_ref()))
+            self.add(OpenedFile::new(path, file_identity, status, mount.as_ref()))
         });
         let Some(index) = file else { return nothing };
         self.seen[index].opened_with(flags);
@@ -162,9 +172,8 @@ impl Files {
     /// The known file of this identity, unless its inode number was reused after a removal.
     fn known(&self, identity: Identity, path: &str) -> Option<usize> {
         let index = *self.by_identity.get(&identity)?;
-        let known = &self.seen[index].file.path;
-        let is_same = is_same_path(path, known)
-            || stat(known).is_ok_and(|stat| Identity::of(&stat) == Some(identity));
+        let known = &self.seen[index];
+        let is_same = is_same_path(path, &known.file.path) || known.by_path().is_some();
         // Containers may have a file at different paths, which this process does not see.
         let is_it =
             |seen: &OpenedFile| seen.identity == identity && is_same_path(path, &seen.file.path);
@@ -196,8 +205,8 @@ impl Files {
 
     /// The known file behind a descriptor of another process.
     pub fn identified(&self, process: &Process, descriptor: i32) -> Option<usize> {
-        let stat = statat(&process.dir, format!("fd/{descriptor}"), AtFlags::empty()).ok()?;
-        self.by_identity.get(&Identity::of(&stat)?).copied()
+        let status = status(&process.dir, &format!("fd/{descriptor}"))?;
+        self.by_identity.get(&Identity::of(&status)?).copied()
     }
 
     /// Whether a descriptor is open with O_DIRECT. None if that is not readable.
@@ -249,10 +258,8 @@ impl Files {
     pub fn take_sizes(&mut self) {
         self.next_look();
         for seen in &mut self.seen {
-            if let Ok(stat) = stat(&seen.file.path)
-                && Identity::of(&stat) == Some(seen.identity)
-            {
-                seen.update(&stat, self.looks);
+            if let Some(status) = seen.by_path() {
+                seen.update(&status, self.looks);
             }
         }
     }
@@ -264,7 +271,7 @@ impl Files {
 }
 
 impl OpenedFile {
-    fn new(path: String, identity: Identity, stat: &Stat, mount: Option<&Mount>) -> Self {
+    fn new(path: String, identity: Identity, status: &Statx, mount: Option<&Mount>) -> Self {
         // Tracepoints and devices show the file system below an overlay.
         let below = mount.and_then(overlay::below);
         let (disk, fs) = match identity {
@@ -279,7 +286,7 @@ impl OpenedFile {
             path,
             fs,
             device: (major(disk), minor(disk)),
-            inode: stat.st_ino,
+            inode: status.stx_ino,
             is_direct: false,
             is_buffered: false,
             is_durable: false,
@@ -287,10 +294,10 @@ impl OpenedFile {
             size_bytes: size.map(|size| (size, size)),
             allocated_bytes: None,
         };
-        let fs_device = below.map_or(stat.st_dev, |mount| mount.device);
+        let fs_device = below.map_or(fs_device(status), |mount| mount.device);
         // Without the size of a device, no offset is beyond it.
         let size_before = size.unwrap_or(u64::MAX);
-        let block_bytes = stat.st_blksize as u64;
+        let block_bytes = status.stx_blksize.into();
         Self {
             file,
             identity,
@@ -311,11 +318,20 @@ impl OpenedFile {
         self.file.is_sync |= flags.contains(OFlags::SYNC);
     }
 
+    /// Its status by its path, if that still leads to it. Only on local file systems: a path on
+    /// another one may not answer.
+    fn by_path(&self) -> Option<Statx> {
+        let is_local =
+            major(self.disk) != 0 || self.file.fs.as_deref().is_some_and(|fs| LOCAL.contains(&fs));
+        let status = is_local.then(|| status(CWD, &self.file.path)).flatten()?;
+        (Identity::of(&status) == Some(self.identity)).then_some(status)
+    }
+
     /// Updates its size in this pass.
-    fn update(&mut self, stat: &Stat, look: u64) {
+    fn update(&mut self, status: &Statx, look: u64) {
         let Identity::File { .. } = self.identity else { return };
-        let size = stat.st_size as u64;
-        let allocated = stat.st_blocks as u64 * 512;
+        let size = status.stx_size;
+        let allocated = status.stx_blocks * 512;
         let first = |both: Option<(u64, u64)>| both.map(|(first, _)| first);
         if self.file.size_bytes.is_none() {
             self.size_before = size;
@@ -327,6 +343,18 @@ impl OpenedFile {
         self.file.allocated_bytes =
             Some((first(self.file.allocated_bytes).unwrap_or(allocated), allocated));
     }
+}
+
+/// What is known of a file, without a request to its file system, which may not answer.
+fn status(dir: impl AsFd, path: &str) -> Option<Statx> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::SIZE | StatxFlags::BLOCKS;
+    statx(dir, path, flags, wanted).ok()
+}
+
+/// The number of its file system's device.
+fn fs_device(status: &Statx) -> u64 {
+    makedev(status.stx_dev_major, status.stx_dev_minor)
 }
 
 /// Whether two paths are of one file, which may have been removed in between.
@@ -359,14 +387,26 @@ mod tests {
     /// The defect: each scan added a file again that two containers have at different paths.
     #[test]
     fn a_file_at_two_unseen_paths_is_known_at_both() {
-        let stat = stat("/proc/self/stat").unwrap();
-        let identity = Identity::of(&stat).unwrap();
+        let status = status(CWD, "/proc/self/stat").unwrap();
+        let identity = Identity::of(&status).unwrap();
         let paths = ["/nowhere/a/file", "/nowhere/b/file"];
         let mut files = Files::default();
         for path in paths {
             assert_eq!(files.known(identity, path), None);
-            files.add(OpenedFile::new(path.to_owned(), identity, &stat, None));
+            files.add(OpenedFile::new(path.to_owned(), identity, &status, None));
         }
         assert_eq!(paths.map(|path| files.known(identity, path)), [Some(0), Some(1)]);
+    }
+
+    /// The defect: `stat` of a path on a server that is gone never returns.
+    #[test]
+    fn a_path_that_may_be_on_a_server_is_not_looked_up() {
+        let path = "/proc/self/stat".to_owned();
+        let status = status(CWD, &path).unwrap();
+        let identity = Identity::of(&status).unwrap();
+        let mut files = Files::default();
+        files.add(OpenedFile::new(path, identity, &status, None));
+        files.take_sizes();
+        assert_eq!(files.file(0).size_bytes, None);
     }
 }
