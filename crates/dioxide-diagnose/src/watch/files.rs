@@ -111,7 +111,7 @@ impl Files {
 
     /// The descriptor's position.
     pub fn position(process: &Process, descriptor: i32) -> Option<u64> {
-        field(&process.read(&format!("fdinfo/{descriptor}"))?, "pos:")?.parse().ok()
+        field(&info_of(process, descriptor)?, "pos:")?.parse().ok()
     }
 
     /// Reads all descriptors of these processes again: a number may refer to another file, or have
@@ -126,7 +126,7 @@ impl Files {
     }
 
     fn look_up(&mut self, process: &Process, descriptor: i32) -> Option<Open> {
-        let status = status(&process.dir, &format!("fd/{descriptor}"))?;
+        let status = status(&process.dir, &process.path_of_files(&format!("fd/{descriptor}")))?;
         let identity = Identity::of(&status);
         let key = (process.pid, descriptor);
         if self.descriptors.get(&key).is_none_or(|known| known.identity != identity) {
@@ -149,15 +149,14 @@ impl Files {
     ) -> Descriptor {
         let nothing = Descriptor { identity, file: None, appends: false };
         let Some(file_identity) = identity else { return nothing };
-        let Some(info) = process.read(&format!("fdinfo/{number}")) else { return nothing };
+        let Some(info) = info_of(process, number) else { return nothing };
         let flags = flags_of(&info).unwrap_or(OFlags::empty());
         // An O_PATH descriptor allows no I/O.
         if flags.contains(OFlags::PATH) {
             return nothing;
         }
-        let Ok(path) = readlinkat(&process.dir, format!("fd/{number}"), Vec::new()) else {
-            return nothing;
-        };
+        let link = process.path_of_files(&format!("fd/{number}"));
+        let Ok(path) = readlinkat(&process.dir, link, Vec::new()) else { return nothing };
         let path = path.to_string_lossy().into_owned();
         let file = self.known(file_identity, &path).or_else(|| {
             let mount =
@@ -205,13 +204,13 @@ impl Files {
 
     /// The known file behind a descriptor of another process.
     pub fn identified(&self, process: &Process, descriptor: i32) -> Option<usize> {
-        let status = status(&process.dir, &format!("fd/{descriptor}"))?;
+        let status = status(&process.dir, &process.path_of_files(&format!("fd/{descriptor}")))?;
         self.by_identity.get(&Identity::of(&status)?).copied()
     }
 
     /// Whether a descriptor is open with O_DIRECT. None if that is not readable.
     pub fn is_direct(process: &Process, descriptor: i32) -> Option<bool> {
-        let flags = flags_of(&process.read(&format!("fdinfo/{descriptor}"))?)?;
+        let flags = flags_of(&info_of(process, descriptor)?)?;
         Some(flags.contains(OFlags::DIRECT))
     }
 
@@ -368,6 +367,10 @@ fn device_size(number: u64) -> Option<u64> {
         fs::read_to_string(format!("/sys/dev/block/{}:{}/size", major(number), minor(number)))
             .ok()?;
     Some(sectors.trim().parse::<u64>().ok()? * 512)
+}
+
+fn info_of(process: &Process, descriptor: i32) -> Option<String> {
+    process.read(&process.path_of_files(&format!("fdinfo/{descriptor}")))
 }
 
 /// The flags of a descriptor, by its `fdinfo`.

@@ -212,7 +212,17 @@ impl Process {
     }
 
     pub fn descriptors(&self) -> Vec<i32> {
-        numbers(&self.dir, "fd").unwrap_or_default().into_iter().map(|fd| fd as i32).collect()
+        let there = numbers(&self.dir, &self.path_of_files("fd")).unwrap_or_default();
+        there.into_iter().map(|fd| fd as i32).collect()
+    }
+
+    /// The path of `fd` or `fdinfo` in its directory. The first thread may have ended, and then has
+    /// no descriptors: the path is that of another one.
+    pub fn path_of_files(&self, name: &str) -> String {
+        match self.threads.keys().next() {
+            Some(tid) if !self.threads.contains_key(&self.pid) => format!("task/{tid}/{name}"),
+            _ => name.to_owned(),
+        }
     }
 
     /// Reads its memory at `address` into `bytes`; false if that is not possible. Opens the memory
@@ -326,8 +336,9 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::thread::sched_setaffinity;
+    use rustix::thread::{gettid, sched_setaffinity};
     use std::process::Command;
+    use std::thread;
 
     /// The defect: a program had as many processors as this process may use.
     #[test]
@@ -343,6 +354,22 @@ mod tests {
         process.add_cpus(&mut found);
         sleep.kill().and_then(|()| sleep.wait()).unwrap();
         assert_eq!((is_set, has_threads, found), (Ok(()), Ok(true), wanted));
+    }
+
+    /// The defect: a program whose first thread has ended had no files.
+    #[test]
+    fn descriptors_are_those_of_a_living_thread() {
+        let seen = thread::spawn(|| {
+            let mut process = Process::find(std::process::id()).unwrap();
+            process.find_threads(0).unwrap();
+            let own = gettid().as_raw_nonzero().get() as u32;
+            process.threads.retain(|tid, _| *tid == own);
+            let is_of_thread = process.path_of_files("fd") == format!("task/{own}/fd");
+            is_of_thread && !process.descriptors().is_empty()
+        });
+        assert!(seen.join().unwrap());
+        let first = Process::find(std::process::id()).unwrap();
+        assert_eq!(first.path_of_files("fdinfo/1"), "fdinfo/1");
     }
 
     /// Their calls were decoded by the numbers of 64 bits.
