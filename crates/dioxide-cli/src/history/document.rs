@@ -58,7 +58,7 @@ struct OfRow<'a> {
     place: usize,
     /// Whether it has the newest run of its work and is judged, so that its verdict counts.
     is_current: bool,
-    /// Of its last change point.
+    /// Of the last regression that still stands, otherwise of the last change point.
     verdict: HistoryVerdict,
     /// The figure of `values`.
     basis: Basis,
