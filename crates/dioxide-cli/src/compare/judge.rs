@@ -81,6 +81,12 @@ impl Verdict {
         self != Self::NotJudged
     }
 
+    /// Whether the row was to be judged, and could be.
+    pub fn is_known(self) -> bool {
+        let is_open = matches!(self, Self::TooFewRounds | Self::NoProgress | Self::NoCommonFigure);
+        self.is_judged() && !is_open
+    }
+
     fn is_change(self) -> bool {
         matches!(self, Self::Regression | Self::Slower | Self::Faster)
     }

@@ -114,7 +114,7 @@ fn conclude(comparison: &Comparison<'_>) -> Result<()> {
     let Some(limit) = comparison.rules.limit_percent else { return Ok(()) };
     let regressions = comparison.count(|row| row.verdict == Verdict::Regression);
     if regressions > 0 {
-        let judged = comparison.count(|row| row.verdict.is_judged());
+        let judged = comparison.count(|row| row.verdict.is_known());
         return Err(Regression(format!(
             "{regressions} of {judged} rows are slower by more than {limit} %"
         ))

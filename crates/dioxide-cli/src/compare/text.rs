@@ -207,11 +207,11 @@ fn machine_changed(row: &Compared<'_>) -> Option<String> {
 
 fn summary(comparison: &Comparison<'_>) -> String {
     let count = |verdict| comparison.count(|row| row.verdict == verdict);
-    let judged = comparison.count(|row| row.verdict.is_judged());
-    if judged == 0 {
+    if comparison.count(|row| row.verdict.is_judged()) == 0 {
         return "None of the rows that both have is dioxide's, so none is judged; see --by ops."
             .into();
     }
+    let judged = comparison.count(|row| row.verdict.is_known());
     let regressions = comparison
         .rules
         .limit_percent
@@ -412,6 +412,8 @@ mod tests {
         assert!(text.contains("too few rounds") && !text.contains("REGRESSION"), "{text}");
         let is_said = |words: &str| sentences.iter().any(|sentence| sentence.contains(words));
         assert!(is_said("with fewer than 4 rounds everything may be chance"), "{sentences:?}");
+        // The defect: the rows that cannot be judged were among the judged ones.
+        assert!(is_said("Rows judged: 0, of which"), "{sentences:?}");
     }
 
     #[test]

@@ -60,6 +60,11 @@ impl<'a> JudgedHistory<'a> {
         self.run(self.found.runs.len() - 1)
     }
 
+    /// The number of series that count and could be judged.
+    pub fn judged(&self) -> usize {
+        self.count(|it| it.verdict != HistoryVerdict::TooFewRuns)
+    }
+
     /// Of the series that count.
     pub fn count(&self, is_counted: impl Fn(&Judged<'_>) -> bool) -> usize {
         self.series.iter().filter(|it| it.is_current() && is_counted(it)).count()
@@ -87,7 +92,7 @@ pub fn run(args: args::History) -> Result<()> {
 /// The error for the exit code, if there is a limit.
 fn conclude(history: &JudgedHistory<'_>) -> Result<()> {
     let Some(limit) = history.rules.limit_percent else { return Ok(()) };
-    let judged = history.count(|_| true);
+    let judged = history.judged();
     let regressions = history.count(|it| it.verdict == HistoryVerdict::Regression);
     if regressions > 0 {
         return Err(Regression(format!(

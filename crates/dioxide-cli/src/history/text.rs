@@ -185,12 +185,12 @@ pub fn summaries(history: &JudgedHistory<'_>) -> Vec<String> {
 }
 
 fn summary(history: &JudgedHistory<'_>) -> String {
-    let judged = history.count(|_| true);
-    if judged == 0 {
+    if history.count(|_| true) == 0 {
         return "None of the rows of the newest result is dioxide's, so none is judged; see --by \
                 ops."
             .into();
     }
+    let judged = history.judged();
     let count = |verdict| history.count(|it| it.verdict == verdict);
     let regressions = history.rules.limit_percent.map(|limit| {
         format!("{} slower by more than {limit} %, ", count(HistoryVerdict::Regression))
