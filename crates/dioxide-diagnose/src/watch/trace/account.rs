@@ -98,7 +98,7 @@ impl Account {
     pub fn add(&mut self, events: &[Event], (begun_ns, ended_ns): (u64, u64), weight: f64) {
         let mut waiting: HashMap<(u32, u64), Waiting> = HashMap::new();
         let mut last_begun: HashMap<u32, u64> = HashMap::new();
-        // The begin of a thread's last wait, if it has not begun a direct operation since.
+        // The begin of a thread's first wait since its last direct operation.
         let mut waited_since: HashMap<u32, u64> = HashMap::new();
         let mut unmapped: HashMap<u32, (Direct, u64)> = HashMap::new();
         for Event { tid, at_ns, what } in events {
