@@ -187,11 +187,18 @@ impl Rivals {
         let pid = process.pid;
         if files.is_empty() {
             self.processes.remove(&pid);
-        } else if let Some(known) = self.processes.get_mut(&pid) {
-            known.files = files;
+            return;
+        }
+        if let Some(known) = self.processes.get_mut(&pid)
             // Also without a free descriptor, the known threads are sampled.
-            let _ = known.process.find_threads(self.open_threads_max);
-        } else if !self.make_room() {
+            && known.process.find_threads(self.open_threads_max) != Ok(false)
+        {
+            known.files = files;
+            return;
+        }
+        // The known one has ended, and another one has its ID.
+        self.processes.remove(&pid);
+        if !self.make_room() {
             self.left_out.insert(pid);
         } else if process.find_threads(self.open_threads_max) == Ok(true) {
             let name = process.read("comm").unwrap_or_default().trim().to_owned();
@@ -277,6 +284,7 @@ mod tests {
     use rustix::fs::{FlockOperation, flock};
     use std::fs::File;
     use std::os::fd::AsRawFd;
+    use std::process::Command;
     use std::thread;
     use syscalls::Sysno;
     use tempfile::{NamedTempFile, tempfile};
@@ -321,6 +329,20 @@ mod tests {
         keep(&mut rivals, RIVALS_MAX as u32);
         assert!(!rivals.processes.contains_key(&5), "it made room");
         assert!(rivals.finish().unwrap().is_complete);
+    }
+
+    /// The defect: the rival remained the ended process, of which nothing can be read.
+    #[test]
+    fn a_later_process_with_the_id_of_a_rival_replaces_it() {
+        let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = sleep.id();
+        let mut rivals = Rivals::default();
+        rivals.keep(Process::find(pid).unwrap(), [(3, (7, None))].into());
+        let is_kept = rivals.processes.contains_key(&pid);
+        sleep.kill().and_then(|()| sleep.wait()).unwrap();
+        let later = Process { pid, ..Process::find(std::process::id()).unwrap() };
+        rivals.keep(later, [(3, (7, None))].into());
+        assert!(is_kept && !rivals.processes[&pid].process.threads.is_empty());
     }
 
     /// The defect: their files could exhaust the descriptors of this process.
