@@ -82,6 +82,9 @@ pub enum Error {
         /// Its directory.
         path: String,
     },
+    /// No process but this one.
+    #[error("dioxide itself is the only process that matches")]
+    OnlyItself,
     /// Too many processes.
     #[error(
         "{count} processes match, and at most {PROCESSES_MAX} can be observed: choose fewer by \
@@ -135,7 +138,9 @@ fn select_from(wanted: &Wanted, mounts: &[Mount], processes: &[Named]) -> Result
         }
         pids.extend(its);
     }
-    pids.remove(&std::process::id());
+    if pids.remove(&std::process::id()) && pids.is_empty() {
+        return Err(Error::OnlyItself);
+    }
     if pids.len() > PROCESSES_MAX {
         return Err(Error::TooMany { count: pids.len() });
     }
@@ -222,6 +227,13 @@ mod tests {
         assert_eq!(error, Error::TooMany { count: 300 });
         assert!(error.to_string().contains("choose fewer"));
         assert!(select_from(&names(&["worker"]), &[], &many[..PROCESSES_MAX]).is_ok());
+    }
+
+    /// The defect: the error was that there is no process 0.
+    #[test]
+    fn a_selection_of_this_process_alone_is_refused() {
+        let wanted = Wanted { pids: vec![std::process::id()], ..Wanted::default() };
+        assert_eq!(of(&wanted), Err(Error::OnlyItself));
     }
 
     #[test]
