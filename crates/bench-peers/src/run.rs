@@ -151,7 +151,7 @@ impl Clock<'_> {
             acked_iops: ops / self.acked.unwrap_or(elapsed).as_secs_f64(),
             cpu_us_per_op: (cpu.user + cpu.system).as_secs_f64() * 1e6 / ops,
             requests_per_op: disk.map(|counts| counts.writes as f64 / ops),
-            flushes_per_op: disk.map(|counts| counts.flushes as f64 / ops),
+            flushes_per_op: disk.and_then(|it| Some(it.counted_flushes()? as f64 / ops)),
         }
     }
 }

@@ -157,7 +157,7 @@ fn figures(lanes: &[Lane], elapsed: Duration, usage: &Usage) -> Figures {
     Figures {
         rate: records / elapsed.as_secs_f64(),
         cpu_us_per_record: (usage.cpu.user + usage.cpu.system).as_secs_f64() * 1e6 / records,
-        flushes_per_record: usage.disk.map(|counts| counts.flushes as f64 / records),
+        flushes_per_record: usage.disk.and_then(|it| Some(it.counted_flushes()? as f64 / records)),
         p99_us: percentile(99.0),
         p99_9_us: percentile(99.9),
     }

@@ -91,7 +91,7 @@ impl RouteRun {
             sys_cpu: percent(usage.cpu.system, elapsed),
             cpu_us_per_op: cpu.as_secs_f64() * 1e6 / ops.max(1) as f64,
             requests: usage.disk.map(|counts| counts.writes as f64),
-            flushes: usage.disk.map(|counts| counts.flushes as f64),
+            flushes: usage.disk.and_then(|counts| Some(counts.counted_flushes()? as f64)),
             extents: None,
             inflight: usage.disk.map(|counts| counts.in_flight_ms as f64 / 1e3 / seconds),
             blocked: usage.blocked,

@@ -1,6 +1,6 @@
 //! The timed parts of a run with other work between them, and their resources.
 
-use super::disk::{Counts, Disk};
+use super::disk::Disk;
 use super::{Counters, Meter, Usage};
 use std::time::{Duration, Instant};
 
@@ -45,13 +45,7 @@ impl Counters {
         self.cpu.user += after.cpu.user - before.cpu.user;
         self.cpu.system += after.cpu.system - before.cpu.system;
         let counts = after.disk.zip(before.disk).map(|(after, before)| after.since(before));
-        self.disk = self.disk.zip(counts).map(|(sum, counts)| Counts {
-            reads: sum.reads + counts.reads,
-            writes: sum.writes + counts.writes,
-            flushes: sum.flushes + counts.flushes,
-            busy_ms: sum.busy_ms + counts.busy_ms,
-            in_flight_ms: sum.in_flight_ms + counts.in_flight_ms,
-        });
+        self.disk = self.disk.zip(counts).map(|(sum, counts)| sum.and(counts));
         let machine = self.machine.zip(before.machine).zip(after.machine);
         self.machine = machine.map(|((sum, before), after)| sum.plus(&before, &after));
     }
@@ -59,6 +53,7 @@ impl Counters {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::Counts;
     use super::super::vmstat;
     use super::*;
     use crate::sys::{CpuTime, cpu_time};
@@ -71,6 +66,7 @@ mod tests {
             reads: count,
             writes: count,
             flushes: count,
+            has_flushes: true,
             busy_ms: count,
             in_flight_ms: count,
         };

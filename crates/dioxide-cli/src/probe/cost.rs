@@ -81,8 +81,8 @@ impl Seen<'_> {
 
     fn cost(&self) -> Cost {
         let clat = &self.timings.clat;
-        let per_op = |of: fn(&Counts) -> u64| {
-            median(self.counts.iter().map(|counts| of(counts) as f64).collect())
+        let per_op = |of: fn(&Counts) -> Option<u64>| {
+            median(self.counts.iter().filter_map(|counts| Some(of(counts)? as f64)).collect())
         };
         Cost {
             target: self.site.target,
@@ -93,8 +93,8 @@ impl Seen<'_> {
             write_ns_p50_min: self.medians_ns.iter().copied().min().unwrap_or(0),
             write_ns_p50_max: self.medians_ns.iter().copied().max().unwrap_or(0),
             write_ns_p99: clat.value_at_quantile(0.99),
-            requests_per_op: per_op(|counts| counts.writes),
-            flushes_per_op: per_op(|counts| counts.flushes),
+            requests_per_op: per_op(|counts| Some(counts.writes)),
+            flushes_per_op: per_op(|counts| counts.counted_flushes()),
         }
     }
 }

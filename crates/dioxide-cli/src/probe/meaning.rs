@@ -129,11 +129,10 @@ fn durable_costs(document: &ProbeDocument) -> Option<String> {
     let durable =
         |target| document.costs.iter().find(|cost| cost.target == target && cost.is_durable);
     let words = |cost: &Cost| {
-        let requests = cost.requests_per_op.zip(cost.flushes_per_op).map(|(requests, flushes)| {
-            let (requests, flushes) = (per_op(requests), per_op(flushes));
-            format!(" and {requests} requests, with {flushes} flushes")
-        });
-        format!("takes {}{}", nanoseconds(cost.write_ns_p50 as f64), requests.unwrap_or_default())
+        let requests = cost.requests_per_op.map(|count| format!(" and {} requests", per_op(count)));
+        let flushes = cost.flushes_per_op.map(|count| format!(", with {} flushes", per_op(count)));
+        let time = nanoseconds(cost.write_ns_p50 as f64);
+        format!("takes {time}{}{}", requests.unwrap_or_default(), flushes.unwrap_or_default())
     };
     let (append, overwrite) = (durable(WriteTarget::Append)?, durable(WriteTarget::Overwrite)?);
     Some(format!("A durable append of 4 KiB {}; an overwrite {}.", words(append), words(overwrite)))
@@ -295,6 +294,7 @@ mod tests {
         facts.tell(Topic::FileSystem, "journal", "journal", Err::<u64, _>("Permission denied"), "");
         document.facts = facts;
         document.concurrency[3].verdict = ConcurrencyVerdict::Undecided;
+        document.costs[0].flushes_per_op = None;
         document
             .unmeasured
             .push("Nothing was tried or measured: this user may not write here.".into());
@@ -305,6 +305,7 @@ mod tests {
             "io_uring cannot be used (Operation not permitted)",
             "Run as root to see also: journal, what is tried and measured.",
             "Unknown whether overwrites in one file run concurrently",
+            "takes 1.00 ms and 3.00 requests; an overwrite",
         ] {
             assert!(text.contains(words), "{words} is not in\n{text}");
         }

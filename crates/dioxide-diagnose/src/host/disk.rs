@@ -20,8 +20,10 @@ pub struct Counts {
     /// Each flush requested by a caller also counts here, as an empty write. One flush may serve
     /// many callers.
     pub writes: u64,
-    /// Flushes that the device did.
+    /// Flushes that the device did. 0 if it does not count them.
     pub flushes: u64,
+    /// Whether it counts flushes. A device without queues of requests (dm, md, zram) does not.
+    pub has_flushes: bool,
     /// The time with at least one request in flight, in milliseconds.
     pub busy_ms: u64,
     /// The total time of completed requests in flight, in milliseconds.
@@ -38,17 +40,24 @@ impl Counts {
             reads: self.reads.wrapping_sub(earlier.reads),
             writes: self.writes.wrapping_sub(earlier.writes),
             flushes: self.flushes.wrapping_sub(earlier.flushes),
+            has_flushes: self.has_flushes && earlier.has_flushes,
             busy_ms: millis(self.busy_ms, earlier.busy_ms),
             in_flight_ms: millis(self.in_flight_ms, earlier.in_flight_ms),
         }
     }
 
+    /// The flushes, if the device counts them.
+    pub fn counted_flushes(self) -> Option<u64> {
+        self.has_flushes.then_some(self.flushes)
+    }
+
     /// The sum of both.
-    fn and(self, other: Self) -> Self {
+    pub fn and(self, other: Self) -> Self {
         Self {
             reads: self.reads + other.reads,
             writes: self.writes + other.writes,
             flushes: self.flushes + other.flushes,
+            has_flushes: self.has_flushes && other.has_flushes,
             busy_ms: self.busy_ms + other.busy_ms,
             in_flight_ms: self.in_flight_ms + other.in_flight_ms,
         }
@@ -102,10 +111,16 @@ impl Disk {
         fs::read_to_string(whole(sysfs).join("queue/nr_requests")).ok()?.trim().parse().ok()
     }
 
-    /// Its counters now.
+    /// Its counters now. None if they are switched off (queue/iostats).
     pub fn read(&self) -> Option<Counts> {
         let counts = self.sysfs.iter().map(|sysfs| counts(sysfs));
-        counts.reduce(|one, other| Some(one?.and(other?))).flatten()
+        let counts = counts.reduce(|one, other| Some(one?.and(other?))).flatten()?;
+        // A flush is of the whole device, and is only counted there.
+        let wholes: BTreeSet<&Path> = self.sysfs.iter().map(|sysfs| whole(sysfs)).collect();
+        let flushes = wholes.iter().map(|sysfs| stat(sysfs).map(|counts| counts.flushes));
+        let flushes = flushes.sum::<Option<u64>>()?;
+        let has_flushes = wholes.iter().all(|sysfs| sysfs.join("mq").is_dir());
+        Some(Counts { flushes, has_flushes, ..counts })
     }
 }
 
@@ -140,9 +155,15 @@ fn number_of(sysfs: &Path) -> Option<u64> {
 }
 
 fn counts(sysfs: &Path) -> Option<Counts> {
-    let stat = |sysfs: &Path| parse_stat(&fs::read_to_string(sysfs.join("stat")).ok()?);
-    // A flush is of the whole device, and is only counted there.
-    Some(Counts { flushes: stat(whole(sysfs))?.flushes, ..stat(sysfs)? })
+    let iostats = fs::read_to_string(whole(sysfs).join("queue/iostats"));
+    if iostats.is_ok_and(|text| text.trim() == "0") {
+        return None;
+    }
+    stat(sysfs)
+}
+
+fn stat(sysfs: &Path) -> Option<Counts> {
+    parse_stat(&fs::read_to_string(sysfs.join("stat")).ok()?)
 }
 
 /// The directory of the whole device if this is a partition.
@@ -164,6 +185,7 @@ pub fn parse_stat(text: &str) -> Option<Counts> {
         reads: field(1)?,
         writes: field(5)?,
         flushes: field(16)?,
+        has_flushes: true,
         busy_ms: field(10)?,
         in_flight_ms: field(11)?,
     })
@@ -173,29 +195,24 @@ pub fn parse_stat(text: &str) -> Option<Counts> {
 mod tests {
     use super::*;
 
+    /// Of a device that counts flushes.
+    fn of(reads: u64, writes: u64, flushes: u64, busy_ms: u64, in_flight_ms: u64) -> Counts {
+        Counts { reads, writes, flushes, has_flushes: true, busy_ms, in_flight_ms }
+    }
+
     #[test]
     fn stat_fields() {
         let text = "  57 1 2162 4 11 0 8 0 0 4 5 0 0 0 0 7 9\n";
-        assert_eq!(
-            parse_stat(text),
-            Some(Counts { reads: 57, writes: 11, flushes: 7, busy_ms: 4, in_flight_ms: 5 })
-        );
+        assert_eq!(parse_stat(text), Some(of(57, 11, 7, 4, 5)));
         assert_eq!(parse_stat("1 2 3 4 5 6 7 8 9 10 11"), None, "older kernels count no flushes");
         assert_eq!(parse_stat(""), None);
     }
 
     #[test]
     fn differences() {
-        let earlier = Counts { reads: 3, writes: 5, flushes: 1, busy_ms: 6, in_flight_ms: 10 };
-        let later = Counts { reads: 4, writes: 9, flushes: 4, busy_ms: 8, in_flight_ms: 30 };
-        assert_eq!(
-            later.since(earlier),
-            Counts { reads: 1, writes: 4, flushes: 3, busy_ms: 2, in_flight_ms: 20 }
-        );
-        assert_eq!(
-            later.and(earlier),
-            Counts { reads: 7, writes: 14, flushes: 5, busy_ms: 14, in_flight_ms: 40 }
-        );
+        let (earlier, later) = (of(3, 5, 1, 6, 10), of(4, 9, 4, 8, 30));
+        assert_eq!(later.since(earlier), of(1, 4, 3, 2, 20));
+        assert_eq!(later.and(earlier), of(7, 14, 5, 14, 40));
     }
 
     /// After 49.7 busy days an interval of 30 ms took half a billion years.
@@ -219,5 +236,62 @@ mod tests {
         let disk = |name: &str| Disk { sysfs: vec![format!("/no/{name}").into()] };
         let disks = ["loop2", "loop1", "loop2"].map(disk);
         assert_eq!(Disk::together(disks).unwrap().name(), "loop1+loop2");
+    }
+
+    /// A whole device with 100 flushes, and partitions of it with none.
+    fn device(sysfs: &Path, partitions: &[&str]) {
+        fs::create_dir_all(sysfs.join("mq")).unwrap();
+        fs::create_dir_all(sysfs.join("queue")).unwrap();
+        fs::write(sysfs.join("queue/iostats"), "1\n").unwrap();
+        fs::write(sysfs.join("stat"), "3 0 0 0 5 0 0 0 0 6 10 0 0 0 0 100 0\n").unwrap();
+        for partition in partitions {
+            let sysfs = sysfs.join(partition);
+            fs::create_dir(&sysfs).unwrap();
+            fs::write(sysfs.join("partition"), "1\n").unwrap();
+            fs::write(sysfs.join("stat"), "1 0 0 0 2 0 0 0 0 3 4 0 0 0 0 0 0\n").unwrap();
+        }
+    }
+
+    /// The defect: reports said that a device of dm, md or zram had done no flush.
+    #[test]
+    fn flushes_that_are_not_counted_were_none() {
+        let dir = tempfile::tempdir().unwrap();
+        device(dir.path(), &[]);
+        let disk = Disk { sysfs: vec![dir.path().to_owned()] };
+        let counted = disk.read().unwrap();
+        assert_eq!(counted.counted_flushes(), Some(100));
+        fs::remove_dir(dir.path().join("mq")).unwrap();
+        let uncounted = disk.read().unwrap();
+        assert_eq!((uncounted.writes, uncounted.counted_flushes()), (5, None));
+        assert_eq!(counted.and(uncounted).counted_flushes(), None);
+        assert_eq!(counted.since(uncounted).counted_flushes(), None);
+    }
+
+    /// The defect: reports said that a device without iostats had done no request.
+    #[test]
+    fn requests_that_are_not_counted_were_none() {
+        let dir = tempfile::tempdir().unwrap();
+        device(dir.path(), &["p1"]);
+        let disks =
+            [dir.path().to_owned(), dir.path().join("p1")].map(|it| Disk { sysfs: vec![it] });
+        assert!(disks.iter().all(|disk| disk.read().is_some()));
+        fs::write(dir.path().join("queue/iostats"), "0\n").unwrap();
+        assert!(disks.iter().all(|disk| disk.read().is_none()));
+    }
+
+    /// The defect: two partitions of one disk added all flushes of the disk twice.
+    #[test]
+    fn flushes_of_two_partitions_counted_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| dir.path().join(name));
+        device(&one, &["p1", "p2"]);
+        device(&other, &[]);
+        let read = |sysfs: &[&Path]| {
+            let disks = sysfs.iter().map(|sysfs| Disk { sysfs: vec![sysfs.to_path_buf()] });
+            Disk::together(disks).unwrap().read()
+        };
+        let (p1, p2) = (one.join("p1"), one.join("p2"));
+        assert_eq!(read(&[&p1, &p2]), Some(of(2, 4, 100, 6, 8)));
+        assert_eq!(read(&[&p1, &other]), Some(of(4, 7, 200, 9, 14)));
     }
 }
