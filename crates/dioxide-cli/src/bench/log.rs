@@ -259,11 +259,12 @@ impl RunLogs<'_> {
         let mut options = OpenOptions::new();
         options.write(true).durability(Durability::EveryWrite).growth(growth);
         options.tail(self.task.point.tail.unwrap_or_default());
+        let filled_bytes = Task { size_bytes: self.each_bytes, ..*self.task }.whole_blocks_bytes();
         let open = |ground: &RunFile| {
             if self.space() != Space::Recycled {
                 return Ok(ground.open_with(&options)?);
             }
-            ground.fill(self.each_bytes).context("fill the file to be recycled")?;
+            ground.fill(filled_bytes).context("fill the file to be recycled")?;
             let file = ground.open_with(&options)?;
             file.recycle()?;
             Ok(file)
@@ -325,6 +326,23 @@ mod tests {
                 assert!(ops > 0 && ops <= task.size_bytes / point.sizes.min_bytes, "{route:?}");
                 assert!(run.figures.is_cut_short && elapsed < runtime, "{route:?}");
             }
+        }
+    }
+
+    /// The defect: a part of 1000003 bytes was filled by direct writes, which take whole blocks.
+    #[test]
+    fn old_logs_of_an_odd_size_were_not_filled() {
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
+        let ground = place.prepare().unwrap();
+        let file = ground.open_with(OpenOptions::new().write(true)).unwrap();
+        if file.recycle().is_err() {
+            return;
+        }
+        for files in [None, Some(3)] {
+            let point = Point { files, space: Some(Space::Recycled), ..log_point(3) };
+            let point = Point { tail: Some(Tail::Rewrite), ..point };
+            let task = Task { size_bytes: 1_000_003, ..task(&place, point, Route::Dioxide) };
+            run(&task).unwrap();
         }
     }
 
