@@ -195,10 +195,16 @@ impl RunLogs<'_> {
         end(shift, vec![log.into_inner()])
     }
 
+    /// The size of the segments of each log of `dioxide-log`, and their number.
+    fn segments(&self) -> (u64, usize) {
+        let Task { point, route, .. } = self.task;
+        write_ahead::segments(self.each_bytes, point.sizes, route.batch())
+    }
+
     /// Through `dioxide-log`. Its records are then copied to the file that is verified.
     fn ahead(&self) -> Result<RouteRun> {
         let Point { sizes, .. } = self.task.point;
-        let (segment_bytes, count) = write_ahead::segments(self.each_bytes, sizes.min_bytes);
+        let (segment_bytes, count) = self.segments();
         descriptors::make_room_for(count)?;
         let files = self.task.place.prepare_many(count)?;
         let ahead = WriteAhead::open(files, segment_bytes, self.space() == Space::Recycled)?;
@@ -233,8 +239,7 @@ impl RunLogs<'_> {
     /// As [`ahead`](Self::ahead), each log in one set.
     fn ahead_in_a_set(&self) -> Result<RouteRun> {
         let unit = self.task.point.sizes.max_bytes;
-        let (segment_bytes, count) =
-            write_ahead::segments(self.each_bytes, self.task.point.sizes.min_bytes);
+        let (segment_bytes, count) = self.segments();
         let dir = self.task.place.make_dir()?;
         let logs = self.grounds.len();
         descriptors::make_room_for(DESCRIPTORS_OF_A_LOG * logs)?;
@@ -325,6 +330,22 @@ mod tests {
                 let (ops, elapsed) = (run.figures.ops, run.figures.elapsed);
                 assert!(ops > 0 && ops <= task.size_bytes / point.sizes.min_bytes, "{route:?}");
                 assert!(run.figures.is_cut_short && elapsed < runtime, "{route:?}");
+            }
+        }
+    }
+
+    /// The defect: a record, or a batch, was longer than a segment of `dioxide-log`.
+    #[test]
+    fn long_records_had_no_room_in_a_segment() {
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
+        for files in [None, Some(LANES)] {
+            let point = Point { files, sizes: Sizes::one(64 << 10), ..log_point(LANES) };
+            let routes = point.routes().iter().copied().chain(point.queues(LANES));
+            for route in routes.filter(|route| route.is_write_ahead()) {
+                let runtime = Duration::from_secs(60);
+                let task = Task { size_bytes: 256 << 10, runtime, ..task(&place, point, route) };
+                let run = run(&task).unwrap_or_else(|error| panic!("{route:?}: {error:#}"));
+                assert_eq!(run.figures.ops, LANES as u64, "{route:?}");
             }
         }
     }

@@ -66,6 +66,14 @@ impl Route {
         has_depth || matches!(self, Self::WriteAhead | Self::WriteAheadSet)
     }
 
+    /// The records of each atomic batch of `dioxide-log`.
+    pub fn batch(self) -> usize {
+        match self {
+            Self::WriteAheadBatch { iodepth } => iodepth,
+            _ => 1,
+        }
+    }
+
     /// Whether it opens files for direct I/O. `point` is where it is measured.
     pub fn is_direct(self, point: Point) -> bool {
         let is_cached = match self {

@@ -4,6 +4,7 @@
 use super::place::RunFile;
 use super::queued::Finished;
 use crate::interrupt;
+use crate::sizes::Sizes;
 use anyhow::{Context, Result};
 use dioxide::{Buffer, OpenOptions};
 use dioxide_log::storage::file::FileSegment;
@@ -17,8 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
-/// The default of the library.
+/// The default of the library. Long batches need more.
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
+/// The limit of the library.
+pub const SEGMENT_BYTES_LIMIT: u64 = 1 << 30;
+/// The part of a segment without frames.
+const OVERHEAD_BYTES: u64 = 8 << 10;
 /// A frame without its payload, and the padding behind it.
 const FRAME_BYTES_MAX: u64 = 24 + 7;
 /// The log is also filled in records of this part of a segment.
@@ -87,11 +92,15 @@ impl Storage for SegmentFiles {
     }
 }
 
-/// The size of segments, and how many a log of records of this size needs.
-pub fn segments(log_bytes: u64, record_bytes_min: u64) -> (u64, usize) {
-    let segment_bytes =
-        (log_bytes / 8).next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-    let with_frames = log_bytes + log_bytes.div_ceil(record_bytes_min) * FRAME_BYTES_MAX;
+/// The size of segments, and how many a log needs for records of these sizes. `batch` records are
+/// appended at once, which must fit into a segment.
+pub fn segments(log_bytes: u64, sizes: Sizes, batch: usize) -> (u64, usize) {
+    let batch_bytes = batch as u64 * (sizes.max_bytes + FRAME_BYTES_MAX);
+    // Of two, or more than half of a segment could be lost at its end.
+    let least_bytes = (2 * batch_bytes + OVERHEAD_BYTES).next_power_of_two().max(SEGMENT_BYTES_MIN);
+    let most_bytes = SEGMENT_BYTES_MAX.max(least_bytes);
+    let segment_bytes = (log_bytes / 8).next_power_of_two().clamp(least_bytes, most_bytes);
+    let with_frames = log_bytes + log_bytes.div_ceil(sizes.min_bytes) * FRAME_BYTES_MAX;
     // The end of each is lost, and one is ahead.
     (segment_bytes, (with_frames / (segment_bytes / 2)) as usize + 2)
 }

@@ -1,8 +1,8 @@
 //! The plan of the log scenario.
 
 use super::{
-    Abilities, Crews, Draft, Plan, Rows, check_ledger, distinct, memory_bytes, one_block_each,
-    points, provisional, size, typed, why_not_recycled,
+    Abilities, Crews, Draft, Plan, Rows, check_ledger, check_space, distinct, memory_bytes,
+    one_block_each, points, provisional, size, typed, why_not_recycled,
 };
 use crate::args;
 use crate::args::LogSpace;
@@ -10,6 +10,7 @@ use crate::bench::descriptors;
 use crate::bench::estimate::Typed;
 use crate::bench::place::BenchTarget;
 use crate::bench::work::{Point, Route, Scenario, Space, Work};
+use crate::bench::write_ahead::{self, SEGMENT_BYTES_LIMIT};
 use crate::exit::say;
 use crate::sizes::Sizes;
 use crate::units;
@@ -34,8 +35,11 @@ impl Plan {
 pub(super) fn draft(place: &BenchTarget, mut rows: Rows, typed: Typed) -> Result<Draft> {
     let most = rows.iter().filter_map(|(point, _)| point.files).max();
     descriptors::make_room_for(most.unwrap_or(1))?;
-    let size_bytes = size(place, typed.size_bytes, SIZE_DEFAULT_MAX_BYTES)?;
     let least = one_block_each(&rows);
+    let mut size_bytes = size(place, typed.size_bytes, SIZE_DEFAULT_MAX_BYTES)?;
+    if typed.size_bytes.is_none() {
+        size_bytes = within(&rows, size_bytes, least, place.room_bytes()?);
+    }
     ensure!(
         least <= size_bytes,
         "logs of {} in all have no room for one record of each thread or queued operation ({}); \
@@ -43,6 +47,8 @@ pub(super) fn draft(place: &BenchTarget, mut rows: Rows, typed: Typed) -> Result
         units::about_bytes(size_bytes),
         units::about_bytes(least)
     );
+    check_segments(&rows, size_bytes)?;
+    check_space(place, files_bytes(&rows, size_bytes))?;
     check_ledger(&rows, size_bytes, memory_bytes())?;
     let abilities = Abilities::of(place, Growth::Unwritten)?;
     if rows.iter().any(|(point, _)| point.space == Some(Space::Recycled))
@@ -58,6 +64,40 @@ pub(super) fn draft(place: &BenchTarget, mut rows: Rows, typed: Typed) -> Result
     }
     let work = Work::new(rows, provisional(typed), size_bytes, abilities.units);
     Ok(Draft::new(work, typed))
+}
+
+/// The size of the segments of each log of `dioxide-log`, and their number in all.
+fn segments(&(point, route): &(Point, Route), size_bytes: u64) -> Option<(u64, u64)> {
+    let logs = point.files.unwrap_or(1) as u64;
+    let of_one = || write_ahead::segments(size_bytes / logs, point.sizes, route.batch());
+    let (segment_bytes, count) = route.is_write_ahead().then(of_one)?;
+    Some((segment_bytes, logs * count as u64))
+}
+
+/// The bytes of all files of a run, at most. The records of `dioxide-log` are copied from its
+/// segments to the files that are verified.
+fn files_bytes(rows: &Rows, size_bytes: u64) -> u64 {
+    let segments = rows.iter().filter_map(|row| segments(row, size_bytes));
+    size_bytes + segments.map(|(bytes, count)| bytes * count).max().unwrap_or(0)
+}
+
+/// The same size, or a lower one whose files have room, if one is at least `least`.
+fn within(rows: &Rows, mut size_bytes: u64, least: u64, room: u64) -> u64 {
+    while size_bytes / 2 >= least.max(1) && files_bytes(rows, size_bytes) > room {
+        size_bytes /= 2;
+    }
+    size_bytes
+}
+
+/// Refuses batches that are too long for `dioxide-log`.
+fn check_segments(rows: &Rows, size_bytes: u64) -> Result<()> {
+    let longest = rows.iter().filter_map(|row| segments(row, size_bytes)).map(|(bytes, _)| bytes);
+    ensure!(
+        longest.max().unwrap_or(0) <= SEGMENT_BYTES_LIMIT,
+        "a segment of dioxide-log has no room for two batches of such records: lower --bs or \
+         --iodepth"
+    );
+    Ok(())
 }
 
 /// Each point on all applicable routes.
@@ -117,6 +157,8 @@ mod tests {
     use super::*;
     use clap::Parser;
 
+    const GIB: u64 = 1 << 30;
+
     fn rows_of(line: &str) -> Rows {
         let words = ["dioxide", "bench", "log"].into_iter().chain(line.split_whitespace());
         let args::Command::Bench(bench) = args::Cli::parse_from(words).command else {
@@ -172,5 +214,29 @@ mod tests {
         assert!(draft.work.size_bytes <= SIZE_DEFAULT_MAX_BYTES);
         let tails = draft.work.rows.iter().map(|(point, _)| point.tail.is_some());
         assert!(draft.work.rows.iter().map(|(point, _)| point.sizes.max_bytes < 4096).eq(tails));
+    }
+
+    /// The defect: the files of a run took nearly four times the size, and space ended in a round.
+    #[test]
+    fn segments_had_no_space() {
+        let rows = rows_of("--files 3");
+        assert!(files_bytes(&rows, GIB) > 3 * GIB);
+        let without = rows.iter().copied().filter(|(_, route)| !route.is_write_ahead()).collect();
+        assert_eq!(files_bytes(&without, GIB), GIB);
+        assert_eq!(within(&without, GIB, 1, GIB), GIB);
+        let chosen = within(&rows, GIB, 1, 3 * GIB);
+        assert!(chosen < GIB && files_bytes(&rows, chosen) <= 3 * GIB, "{chosen}");
+        assert_eq!(within(&rows, GIB, GIB, 3 * GIB), GIB);
+    }
+
+    /// The defect: `--bs 2m` ended with a record that is too long for a segment.
+    #[test]
+    fn long_records_have_longer_segments() {
+        let rows = rows_of("--bs 16m --iodepth 16");
+        let longest = rows.iter().filter_map(|row| segments(row, GIB)).map(|(bytes, _)| bytes);
+        assert_eq!(longest.max(), Some(GIB));
+        check_segments(&rows, GIB).unwrap();
+        let refusal = check_segments(&rows_of("--bs 16m --iodepth 64"), GIB).unwrap_err();
+        assert!(refusal.to_string().ends_with("lower --bs or --iodepth"), "{refusal}");
     }
 }
