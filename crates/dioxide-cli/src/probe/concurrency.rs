@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use rustix::fs::OFlags;
 use rustix::thread::{Pid, gettid};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Barrier, mpsc};
-use std::thread;
+use std::sync::{RwLock, mpsc};
+use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 const SLICE: Duration = Duration::from_millis(70);
@@ -52,21 +52,22 @@ impl ProbeCrew<'_> {
     /// Operations per second of all threads together.
     fn slice(&mut self) -> Result<f64> {
         self.site.lay_out()?;
-        let shift = ProbeShift {
-            site: self.site,
-            start: Barrier::new(self.threads + 1),
-            is_over: false.into(),
-        };
+        let shift = ProbeShift { site: self.site, gate: RwLock::new(()), is_over: false.into() };
         let (shift, (sender, receiver)) = (&shift, mpsc::channel());
         let done = thread::scope(|scope| {
+            let closed = shift.gate.write().expect("no worker panics with the gate");
             let start = |number| {
                 let sender = sender.clone();
-                scope.spawn(move || shift.work(number, sender))
+                let work = move || shift.work(number, sender);
+                Builder::new().spawn_scoped(scope, work).context("start a thread")
             };
-            let workers: Vec<_> = (0..self.threads as u64).map(start).collect();
+            let workers: Result<Vec<_>> = (0..self.threads as u64).map(start).collect();
             drop(sender);
+            // If a thread could not be created, the others end before their first operation.
+            shift.is_over.store(workers.is_err(), Relaxed);
+            let workers = workers?;
             let tasks: Vec<_> = receiver.iter().collect();
-            shift.start.wait();
+            drop(closed);
             let begun = Instant::now();
             while begun.elapsed() < SLICE && !workers.iter().all(|worker| worker.is_finished()) {
                 thread::sleep(LOOK_EVERY);
@@ -89,7 +90,8 @@ impl ProbeCrew<'_> {
 /// The shared state of a crew for one slice of time.
 struct ProbeShift<'a> {
     site: &'a Site,
-    start: Barrier,
+    /// Held for writing until all threads are ready.
+    gate: RwLock<()>,
     is_over: AtomicBool,
 }
 
@@ -101,7 +103,7 @@ impl ProbeShift<'_> {
         // The receiver waits for the IDs of all threads.
         let _ = task.send(gettid());
         drop(task);
-        self.start.wait();
+        drop(self.gate.read().expect("the start does not panic with the gate"));
         let mut opened = opened?;
         let (begun, mut count) = (Instant::now(), 0);
         while !self.is_over.load(Relaxed) && opened.step()? {
