@@ -43,6 +43,9 @@ pub fn check(wanted: &[Wanted<'_>], read: &[&Path]) -> Result<()> {
             path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         ensure!(parent.is_dir(), "{option} {}: no such directory", path.display());
         ensure!(!path.is_dir(), "{option} {}: is a directory", path.display());
+        let name = path.as_os_str().as_encoded_bytes();
+        let names_directory = name.ends_with(b"/") || name.ends_with(b"/.");
+        ensure!(!names_directory, "{option} {}: no such directory", path.display());
         ensure!(!is_block_device(path), "{option} {}: is a block device", path.display());
         let leads_nowhere = path.is_symlink() && !path.exists();
         ensure!(!leads_nowhere, "{option} {}: is a link to a missing file", path.display());
@@ -402,6 +405,15 @@ mod tests {
         symlink("missing/today.json", &link).unwrap();
         let why = check(&[Wanted { option: "--json", path: &link }], &[]).unwrap_err().to_string();
         assert!(why.contains("is a link to a missing file"), "{why}");
+    }
+
+    /// The defect: the error came after the whole run, and the result was lost.
+    #[test]
+    fn a_missing_directory_was_a_file() {
+        for path in ["/missing/", "/missing/.", "missing/"] {
+            let expected = format!("--json {path}: no such directory");
+            assert_eq!(refusal(&[("--json", path)]), expected);
+        }
     }
 
     /// Root wrote the result of a user again, who could not read it any more.
