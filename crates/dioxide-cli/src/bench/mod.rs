@@ -45,12 +45,12 @@ pub mod work;
 mod write_ahead;
 
 use crate::args;
-use crate::compare;
+use crate::compare::{self, Comparison};
 use crate::exit::say;
 use crate::meter::machine::Machine;
 use crate::report::{self, Report};
-use crate::saved;
-use anyhow::Result;
+use crate::saved::{self, SavedDocument};
+use anyhow::{Context, Result};
 use place::BenchTarget;
 use plan::{Draft, Plan};
 use progress::Progress;
@@ -70,16 +70,26 @@ pub fn run(args: args::Bench) -> Result<()> {
     let rows = measure(&place, &works)?;
     let label = args.output().label.clone();
     let report = Report { label, machine, fs: place.fs, rows };
-    let both = baseline.map(|old| anyhow::Ok((old, as_saved(&report)?))).transpose()?;
-    let comparison = both.as_ref().map(|(old, new)| compare::with_baseline(old, new)).transpose();
-    // A run that is not alike is worth its report.
-    let shown = comparison.as_ref().ok().and_then(Option::as_ref);
-    report::print(&report, args.output(), shown)?;
-    comparison.map(drop)
+    conclude(&report, baseline, |shown| report::print(&report, args.output(), shown))
+}
+
+/// Prints the report, with its comparison with the baseline. A run that cannot be compared is worth
+/// its report.
+fn conclude(
+    report: &Report,
+    baseline: Option<SavedDocument>,
+    print: impl FnOnce(Option<&Comparison<'_>>) -> Result<()>,
+) -> Result<()> {
+    let both = baseline.map(|old| anyhow::Ok((old, as_saved(report)?))).transpose();
+    let known = both.as_ref().ok().and_then(Option::as_ref);
+    let comparison = known.map(|(old, new)| compare::with_baseline(old, new)).transpose();
+    print(comparison.as_ref().ok().and_then(Option::as_ref))?;
+    comparison.map(drop)?;
+    both.map(drop).context("the new results")
 }
 
 /// The new results, as a later comparison would read them.
-fn as_saved(report: &Report) -> Result<saved::SavedDocument> {
+fn as_saved(report: &Report) -> Result<SavedDocument> {
     saved::parse(&serde_json::to_vec(&report::json::document(report))?)
 }
 
@@ -107,4 +117,33 @@ fn measure(place: &BenchTarget, works: &[Work]) -> Result<Vec<figures::Row>> {
         rows.extend(rounds::run(place, work, &progress)?);
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use figures::examples::{append_point, row};
+    use work::Route;
+
+    /// The defect: with a baseline, a directory with a tab in its name had no report.
+    #[test]
+    fn a_report_that_cannot_be_compared_was_lost() {
+        let report = |target: &str| {
+            let machine = Machine::describe(target.into(), None);
+            let rows = vec![row(append_point(1), Route::Kernel, &[100])];
+            Report { label: None, machine, fs: None, rows }
+        };
+        let conclude = |target| {
+            let mut printed = None;
+            let baseline = Some(as_saved(&report("/before")).unwrap());
+            let result = conclude(&report(target), baseline, |shown| {
+                printed = Some(shown.is_some());
+                Ok(())
+            });
+            (printed, result.map_err(|error| format!("{error:#}")))
+        };
+        let why = "the new results: has control characters in its texts";
+        assert_eq!(conclude("/a\tdirectory"), (Some(false), Err(why.into())));
+        assert_eq!(conclude("/before"), (Some(true), Ok(())));
+    }
 }
