@@ -249,7 +249,7 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 /// The open descriptor that the path names, like /dev/stderr.
-fn own_descriptor(path: &Path) -> Option<u32> {
+pub fn own_descriptor(path: &Path) -> Option<u32> {
     let number = |path: &Path| {
         let is_there =
             ["/dev/fd", "/proc/self/fd"].iter().any(|dir| path.parent() == Some(Path::new(dir)));

@@ -44,13 +44,25 @@ pub fn files(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<V
         }
     }
     let Some(chosen) = &outputs.fio_path else {
-        ensure!(name != Path::new("-"), "--fio-json -: stdout takes one path, of --fio-path");
+        ensure!(
+            !takes_one_path(name),
+            "--fio-json {}: takes one path, of --fio-path",
+            name.display()
+        );
         return Ok(paths.into_iter().map(|path| File { name: named(name, path), path }).collect());
     };
     match paths.iter().find(|path| *path == chosen) {
         Some(path) => Ok(vec![File { name: name.clone(), path }]),
         None => bail!("--fio-path {chosen}: the paths of this bench are {}", paths.join(", ")),
     }
+}
+
+/// Whether files with similar names are no substitute: a device, a pipe, a directory or an open
+/// file.
+fn takes_one_path(name: &Path) -> bool {
+    let is_open = Wanted { option: "--fio-json", path: name }.is_stdout()
+        || output::own_descriptor(name).is_some();
+    is_open || std::fs::metadata(name).is_ok_and(|it| !it.is_file())
 }
 
 /// `out.kernel.json` for `out.json`.
@@ -478,6 +490,19 @@ mod tests {
             refusal("--fio-json - --fio-path sparse"),
             "--fio-path sparse: the paths of this bench are kernel, dioxide, dioxide-queue"
         );
+    }
+
+    /// The defect: a bench made files like /dev/null.kernel in devtmpfs.
+    #[test]
+    fn files_beside_a_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().to_str().unwrap();
+        for name in ["/dev/null", "/dev/stdout", "/dev/stderr", "/proc/self/fd/2", dir] {
+            let refusal = names(&format!("--fio-json {name}")).unwrap_err().to_string();
+            assert_eq!(refusal, format!("--fio-json {name}: takes one path, of --fio-path"));
+            let chosen = names(&format!("--fio-json {name} --fio-path dioxide")).unwrap();
+            assert_eq!(chosen, [(name.to_owned(), "dioxide")]);
+        }
     }
 
     #[test]
