@@ -26,7 +26,9 @@ pub const COPIES: u32 = 50;
 /// One run: whole files, one after the other, until the time is over.
 pub fn run(task: &Task<'_>) -> Result<RouteRun> {
     let source = task.place.prepare()?;
-    fill(&source, task.size_bytes)?;
+    if reads(task) {
+        fill(&source, task.size_bytes)?;
+    }
     repeat(task, &source, verify)
 }
 

@@ -1,6 +1,8 @@
 //! The plan of the copy scenario.
 
-use super::{Abilities, Crews, Draft, Plan, Rows, distinct, points, provisional, size, typed};
+use super::{
+    Abilities, Crews, Draft, Plan, Rows, check_space, distinct, points, provisional, size, typed,
+};
 use crate::args;
 use crate::args::Stream;
 use crate::bench::copy::{CHUNK_BYTES, COPIES};
@@ -24,14 +26,20 @@ impl Plan {
 }
 
 pub(super) fn draft(place: &BenchTarget, rows: Rows, typed: Typed) -> Result<Draft> {
-    // A copy needs as much space as its source.
     let room = size(place, typed.size_bytes, u64::MAX)? / 2;
     let size_bytes = typed.size_bytes.unwrap_or(SIZE_DEFAULT_MAX_BYTES.min(room));
     let size_bytes = size_bytes / CHUNK_BYTES * CHUNK_BYTES;
     ensure!(size_bytes > 0, "the file has less than 1 MiB; see --size");
+    check_space(place, files(&rows).saturating_mul(size_bytes))?;
     let abilities = Abilities::of(place, Growth::Unwritten)?;
     let work = Work::new(rows, provisional(typed), size_bytes, abilities.units);
     Ok(Draft::new(work, typed))
+}
+
+/// The files of a run, at most: a copy needs as much space as its source.
+fn files(rows: &Rows) -> u64 {
+    let copies = rows.iter().any(|(point, _)| point.rwmixread == Some(COPIES));
+    if copies { 2 } else { 1 }
 }
 
 /// Each kind of stream on all its routes.
@@ -70,5 +78,20 @@ mod tests {
         let read = ["one-thread", "kernel", "dioxide"].map(|path| (100, path));
         let written = ["one-thread", "kernel", "unsynced", "dioxide"].map(|path| (0, path));
         assert_eq!(names, [&read[..], &written].concat());
+    }
+
+    /// The defect: with space for the source alone, a round ended with ENOSPC.
+    #[test]
+    fn a_copy_had_no_space() {
+        let place = BenchTarget::directory(&std::env::temp_dir()).unwrap();
+        let typed = |parts| {
+            let size_bytes = Some(place.room_bytes().unwrap() / 8 * parts);
+            Typed { size_bytes, ..Typed::default() }
+        };
+        let [copied, written] = [Stream::Copy, Stream::Write].map(|stream| rows(&[stream]));
+        let refusal = draft(&place, copied.clone(), typed(6)).err().unwrap().to_string();
+        assert!(refusal.contains(" and this needs "), "{refusal}");
+        draft(&place, copied, typed(2)).unwrap();
+        draft(&place, written, typed(6)).unwrap();
     }
 }
