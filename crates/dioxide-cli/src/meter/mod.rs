@@ -56,9 +56,9 @@ pub struct Usage {
     /// CPU time of the whole machine, by all processes.
     pub machine_cpu: Option<Duration>,
     /// The mean number of tasks of the whole machine that waited for I/O. None if the kernel does
-    /// not report it.
+    /// not report it, or without samples, as the next.
     pub blocked: Option<f64>,
-    /// The mean of the machine, and the peak of the process. None if the kernel does not report it.
+    /// The mean of the machine, and the peak of the process.
     pub memory: Option<Memory>,
 }
 
@@ -79,12 +79,15 @@ impl<'a> Meter<'a> {
         self.memory.rss_bytes = self.memory.rss_bytes.max(memory.rss_bytes);
     }
 
-    pub fn stop(self) -> Usage {
+    pub fn stop(mut self) -> Usage {
         let end = Counters::read(self.disk);
+        if self.samples == 0 {
+            self.sample();
+        }
         self.usage(end)
     }
 
-    fn usage(mut self, end: Counters) -> Usage {
+    fn usage(self, end: Counters) -> Usage {
         let start = self.start;
         let counts = end.disk.zip(start.disk).map(|(end, start)| end.since(start));
         let machine = end.machine.zip(start.machine);
@@ -94,9 +97,6 @@ impl<'a> Meter<'a> {
             user: end.cpu.user - start.cpu.user,
             system: end.cpu.system - start.cpu.system,
         };
-        if self.samples == 0 {
-            self.sample();
-        }
         let is_sampled = self.samples > 0;
         let mean = |sum: f64| sum / f64::from(self.samples);
         let blocked = is_sampled.then(|| mean(self.blocked as f64));

@@ -33,7 +33,7 @@ impl<'a> Parts<'a> {
         self.elapsed
     }
 
-    /// The consumption of all parts.
+    /// The consumption of all parts, without figures of samples.
     pub fn stop(self) -> Usage {
         self.meter.usage(self.counters)
     }
@@ -85,6 +85,17 @@ mod tests {
         sum.add(&counters(50), &counters(53));
         let (sum, expected) = (format!("{sum:?}"), format!("{:?}", counters(14)));
         assert_eq!(sum, expected);
+    }
+
+    /// The defect: one sample after the end, of an idle moment, was that of the run.
+    #[test]
+    fn a_sample_after_the_parts_was_of_them() {
+        let mut parts = Parts::start(None);
+        parts.time(|| ());
+        let usage = parts.stop();
+        assert!(usage.machine_cpu.is_some());
+        assert!(usage.blocked.is_none() && usage.memory.is_none(), "{usage:?}");
+        assert!(Meter::start(None).stop().memory.is_some());
     }
 
     #[test]
