@@ -384,6 +384,9 @@ pub struct PaceArgs {
     /// was slow counts as slow itself (no coordinated omission). One that was never begun counts as
     /// ending with the run. If the load is not reached, iops is lower. In fio, rate_iops is per
     /// job.
+    ///
+    /// A thread with queued operations or tasks polls until the next one is due. The CPU time of
+    /// these paths includes that.
     #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
     pub rate: Option<u64>,
 }
