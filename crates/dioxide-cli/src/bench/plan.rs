@@ -553,7 +553,11 @@ fn no_room(place: &str, free: u64, size_bytes: u64, largest: u64) -> String {
     }
 }
 
-/// Refuses a ledger that would exhaust the memory of the machine.
+/// The blocks of each operation that may be outstanding: one to write, one to read into, and the
+/// expected content.
+const BLOCKS_OF_A_LANE: u64 = 3;
+
+/// Refuses a ledger, or blocks, that would exhaust the memory of the machine.
 fn check_ledger(rows: &[(Point, Route)], size_bytes: u64, memory_bytes: u64) -> Result<()> {
     let smallest = rows.iter().map(|(point, _)| point.sizes.min_bytes).min().unwrap_or(u64::MAX);
     let ledger = Ledger::memory_bytes(size_bytes / smallest);
@@ -564,6 +568,16 @@ fn check_ledger(rows: &[(Point, Route)], size_bytes: u64, memory_bytes: u64) -> 
         units::size(smallest),
         units::about_bytes(size_bytes),
         units::about_bytes(ledger)
+    );
+    let blocks = |(point, route): &(Point, Route)| {
+        BLOCKS_OF_A_LANE * point.lanes(*route) as u64 * point.sizes.max_bytes
+    };
+    let blocks = rows.iter().map(blocks).max().unwrap_or(0);
+    ensure!(
+        ledger.saturating_add(blocks) <= memory_bytes / LEDGER_FRACTION,
+        "the blocks of all threads or queued operations take {} of memory, with the notes over a \
+         quarter of it: lower --bs, --numjobs or --iodepth",
+        units::about_bytes(blocks)
     );
     Ok(())
 }
@@ -843,7 +857,8 @@ mod tests {
     #[test]
     fn a_ledger_leaves_memory_to_others() {
         let rows = simple_rows(&[4096, 512]);
-        check_ledger(&rows, 128 << 20, 8 << 20).unwrap();
+        let blocks = 3 * 4096;
+        check_ledger(&rows, (128 << 20) - 512 * blocks / 8, 8 << 20).unwrap();
         let refusal = check_ledger(&rows, (128 << 20) + 512, 8 << 20).unwrap_err().to_string();
         assert_eq!(
             refusal,
@@ -851,6 +866,21 @@ mod tests {
              quarter of it: lower --size or raise --bs"
         );
         assert!(memory_bytes() > 64 << 20);
+    }
+
+    /// The defect: 1024 blocks of 16 MiB for 1024 queued operations exhausted the memory.
+    #[test]
+    fn blocks_of_the_lanes_leave_memory_to_others() {
+        let crews = Crews::new(&[1], &[1024]);
+        let bs = [Sizes::one(16 << 20)];
+        let rows = crews.rows(sync_points(&bs, &crews, None));
+        check_ledger(&rows, 16 << 30, (4 * 49) << 30).unwrap();
+        let refusal = check_ledger(&rows, 16 << 30, 24 << 30).unwrap_err().to_string();
+        assert_eq!(
+            refusal,
+            "the blocks of all threads or queued operations take 48 GiB of memory, with the notes \
+             over a quarter of it: lower --bs, --numjobs or --iodepth"
+        );
     }
 
     #[test]
