@@ -219,6 +219,8 @@ pub fn style(path: &str, iodepth: usize) -> Style {
         (Route::Preallocated, 2),
         (Route::BufferedGroup, 3),
         (Route::Serialised, 4),
+        (Route::Buffered, 4),
+        (Route::Unsynced, 3),
         (Route::Positional, 5),
         (Route::Recycled, 6),
         (Route::Sparse, 8),
@@ -236,4 +238,47 @@ pub fn style(path: &str, iodepth: usize) -> Style {
         (Route::Queue { iodepth }, if iodepth < DEEP { 9 } else { 7 }),
     ];
     Style(styles.iter().find(|(route, _)| route.name() == path).map_or(0, |(_, style)| *style))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figures::examples::{
+        append_point, checkpoint_point, files_point, indirect_point, log_point, mixed_point,
+        sync_point,
+    };
+    use crate::bench::work::{Point, Scenario};
+    use dioxide::Durability;
+    use std::collections::BTreeSet;
+
+    /// The defect: `buffered` and `unsynced` were drawn as dioxide.
+    #[test]
+    fn two_paths_had_one_style() {
+        const IODEPTH: usize = 64;
+        let copy = |percent| {
+            let rwmixread = Some(percent);
+            Point { scenario: Scenario::Copy, rwmixread, ..append_point(1) }
+        };
+        let durable = Point { durability: Durability::EveryWrite, ..mixed_point(2) };
+        let more = [Route::BufferedGroup, Route::Positional, Route::Recycled, Route::Sparse];
+        let points: [(Point, &[Route]); 11] = [
+            (append_point(IODEPTH), &more[..]),
+            (sync_point(), &[]),
+            (mixed_point(2), &[]),
+            (durable, &[]),
+            (indirect_point(), &[]),
+            (files_point(2, IODEPTH), &[]),
+            (checkpoint_point(2), &[]),
+            (log_point(IODEPTH), &[]),
+            (Point { files: Some(2), ..log_point(IODEPTH) }, &[]),
+            (copy(0), &[]),
+            (copy(100), &[]),
+        ];
+        for (point, more) in points {
+            let routes = [point.routes(), &point.queues(IODEPTH), more].concat();
+            let styles = routes.iter().map(|route| style(route.name(), IODEPTH).0);
+            let styles: BTreeSet<usize> = styles.collect();
+            assert_eq!(styles.len(), routes.len(), "{point:?}: {styles:?}");
+        }
+    }
 }
