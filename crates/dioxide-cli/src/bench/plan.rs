@@ -190,6 +190,10 @@ impl Plan {
             backend == Backend::System || !args.recycle,
             "--recycle needs an old file, and --backend sim has none"
         );
+        ensure!(
+            backend == Backend::System || !args.buffered_group,
+            "--buffered-group needs the page cache, and --backend sim has none"
+        );
         let size_bytes = size(&place, args.size, size_default_max_bytes)?;
         let (durability, growth) = ([args.durability.into()], args.growth.into());
         let crews = Crews::new(&args.numjobs, &args.iodepth);
@@ -230,6 +234,10 @@ impl Plan {
 
     fn mixed(args: &args::Mixed) -> Result<Self> {
         let backend = args.backend.into();
+        ensure!(
+            backend == Backend::System || args.place.device.is_none(),
+            "--device names a device, and --backend sim has none"
+        );
         let place = match backend {
             Backend::System => place(&args.place)?,
             Backend::Sim => BenchTarget::nothing(),
@@ -754,6 +762,7 @@ impl From<args::Growth> for Growth {
 mod tests {
     use super::super::trial::is_filled;
     use super::*;
+    use clap::Parser;
 
     fn simple_rows(bs: &[u64]) -> Rows {
         let crews = Crews::new(&[1], &[]);
@@ -866,6 +875,18 @@ mod tests {
              quarter of it: lower --size or raise --bs"
         );
         assert!(memory_bytes() > 64 << 20);
+    }
+
+    /// The defect: these options were accepted, and did nothing.
+    #[test]
+    fn simulated_files_have_no_device_and_no_page_cache() {
+        for options in ["append --buffered-group", "mixed --device /x --overwrite-device /x"] {
+            let line = format!("dioxide bench {options} --backend sim");
+            let command = args::Cli::parse_from(line.split_whitespace()).command;
+            let args::Command::Bench(bench) = command else { panic!("{line} is a bench") };
+            let refusal = Plan::new(&bench).err().unwrap().to_string();
+            assert!(refusal.ends_with("--backend sim has none"), "{refusal}");
+        }
     }
 
     /// The defect: 1024 blocks of 16 MiB for 1024 queued operations exhausted the memory.
@@ -1045,7 +1066,6 @@ mod tests {
 
     /// Each scenario as it is typed without options.
     fn default_drafts() -> Vec<Draft> {
-        use clap::Parser;
         let scenario = |name| {
             let cli = args::Cli::parse_from(["dioxide", "bench", name]);
             let args::Command::Bench(bench) = cli.command else { panic!("{name}") };
