@@ -50,7 +50,7 @@ fn word(verdict: Verdict) -> &'static str {
         Verdict::NoDifference => "not significant",
         Verdict::TooFewRounds => "too few rounds",
         Verdict::NoProgress => "a round did nothing",
-        Verdict::NoCommonFigure => "no kernel path in one",
+        Verdict::NoCommonFigure => "no ratio in one run",
         Verdict::NotJudged => "-",
     }
 }
@@ -248,8 +248,9 @@ pub fn open(comparison: &Comparison<'_>) -> Option<String> {
     let one_sided = comparison.count(|row| row.verdict == Verdict::NoCommonFigure);
     let one_sided = (one_sided > 0).then(|| {
         format!(
-            "{one_sided} of the rows cannot be judged: one run only has a kernel path beside them. \
-             Measure both with the same --numjobs, or compare --by ops."
+            "{one_sided} of the rows cannot be judged: one run only has a kernel path beside them \
+             that worked in each round. Measure both with the same --numjobs, or longer rounds \
+             (bench --runtime), or compare --by ops."
         )
     });
     let gone =
@@ -414,6 +415,18 @@ mod tests {
         assert!(is_said("with fewer than 4 rounds everything may be chance"), "{sentences:?}");
         // The defect: the rows that cannot be judged were among the judged ones.
         assert!(is_said("Rows judged: 0, of which"), "{sentences:?}");
+    }
+
+    /// The defect: a kernel path that stood still in one round was said to be missing.
+    #[test]
+    fn a_kernel_path_without_progress_was_missing() {
+        let mut stuck = run(5.0, 9);
+        stuck.results[0].rounds_iops[4] = 0.0;
+        stuck.results[1].rounds_ratio_to_kernel = None;
+        let (_, sentences) = texts(&run(5.0, 9), &stuck, None);
+        let open = "1 of the rows cannot be judged: one run only has a kernel path beside them \
+                    that worked in each round.";
+        assert!(sentences.iter().any(|sentence| sentence.starts_with(open)), "{sentences:?}");
     }
 
     #[test]
