@@ -6,7 +6,8 @@
 //! program would lose its ignored signals. Signals that `nohup` ignores stay ignored.
 //!
 //! Scratch files have no name, so nothing is left behind in either case. But the second signal
-//! leaves the temporary file of a copy, and the directory of `bench log --files`.
+//! leaves the temporary file of a copy or a result (`.dioxide-….tmp`), and the directory of
+//! `bench log --files`.
 
 use crate::sys::is_ignored;
 use anyhow::{Context, Result};
