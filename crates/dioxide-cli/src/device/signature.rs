@@ -27,7 +27,13 @@ const MAGICS: &[Magic] = &[
     magic("a SquashFS file system", 0, b"hsqs"),
     magic("a JFS file system", 0x8000, b"JFS1"),
     magic("a ReiserFS file system", 0x10034, b"ReIsEr"),
+    magic("a Reiser4 file system", 0x10000, b"ReIsEr4"),
     magic("an ISO 9660 file system", 0x8001, b"CD001"),
+    magic("a UDF file system", 0x8001, b"BEA01"),
+    magic("a NILFS2 file system", 0x406, &[0x34, 0x34]),
+    magic("an HFS+ file system", 0x400, b"H+"),
+    magic("an HFSX file system", 0x400, b"HX"),
+    magic("an APFS container", 32, b"NXSB"),
     magic("an OCFS2 file system", 4096, b"OCFSV2"),
     magic("a GFS2 file system", 65536, &[0x01, 0x16, 0x19, 0x70]),
     magic("a Ceph BlueStore device", 0, b"bluestore block device"),
@@ -35,6 +41,8 @@ const MAGICS: &[Magic] = &[
     magic("a VDO volume", 0, b"dmvdo001"),
     magic("a Stratis pool", 512, b"!Stra0tis"),
     magic("a LUKS container", 0, b"LUKS\xba\xbe"),
+    // Its second header.
+    magic("a LUKS container", 0x4000, b"SKUL\xba\xbe"),
     magic("an LVM physical volume", 0, b"LABELONE"),
     magic("an LVM physical volume", 512, b"LABELONE"),
     magic("an LVM physical volume", 1024, b"LABELONE"),
@@ -151,6 +159,24 @@ mod tests {
             disk.set_len(size).unwrap();
             disk.write_all_at(magic.bytes, offset).unwrap();
             assert_eq!(find(&disk, size).unwrap(), Some(magic.name), "{offset}");
+        }
+    }
+
+    /// The defect: a device with one of these was overwritten.
+    #[test]
+    fn less_known_file_systems_were_not_found() {
+        for (name, offset, bytes) in [
+            ("a NILFS2 file system", 1024 + 6, &b"\x34\x34"[..]),
+            ("an HFS+ file system", 1024, b"H+"),
+            ("an HFSX file system", 1024, b"HX"),
+            ("an APFS container", 32, b"NXSB"),
+            ("a UDF file system", (32 << 10) + 1, b"BEA01"),
+            ("a Reiser4 file system", 64 << 10, b"ReIsEr4"),
+            ("a LUKS container", 16 << 10, b"SKUL\xba\xbe"),
+        ] {
+            let disk = disk();
+            disk.write_all_at(bytes, offset).unwrap();
+            assert_eq!(find(&disk, SIZE).unwrap(), Some(name));
         }
     }
 
