@@ -175,15 +175,24 @@ impl BenchTarget {
     /// A directory for one run of a path whose files have names.
     pub fn make_dir(&self) -> Result<ScratchDir> {
         loop {
-            let path = self.path.join(next_name());
+            let name = next_name();
+            let (path, shown) = (self.opened().join(&name), self.path.join(&name));
             match std::fs::create_dir(&path) {
                 // A killed bench of this process id left it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    return Err(error).with_context(|| format!("make {}", path.display()));
+                    return Err(error).with_context(|| format!("make {}", shown.display()));
                 }
-                Ok(()) => return Ok(ScratchDir(path)),
+                Ok(()) => return Ok(ScratchDir { path, shown }),
             }
+        }
+    }
+
+    /// A path of the open directory. Its name may be that of another one meanwhile.
+    fn opened(&self) -> PathBuf {
+        match &self.kind {
+            PlaceKind::Directory(directory) => path_of(directory),
+            _ => self.path.clone(),
         }
     }
 
@@ -196,7 +205,7 @@ impl BenchTarget {
     pub fn scratch(&self) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let file = match open(&self.path, flags | OFlags::TMPFILE, mode) {
+        let file = match open(self.opened(), flags | OFlags::TMPFILE, mode) {
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => self.unlinked(flags, mode),
             outcome => outcome,
         };
@@ -212,7 +221,7 @@ impl BenchTarget {
 
     /// For file systems without O_TMPFILE: a name that exists for an instant only.
     fn unlinked(&self, flags: OFlags, mode: Mode) -> rustix::io::Result<rustix::fd::OwnedFd> {
-        let (file, name) = Name::make(&self.path, flags, mode)?;
+        let (file, name) = Name::make(self, flags, mode)?;
         drop(name);
         Ok(file)
     }
@@ -222,14 +231,14 @@ impl BenchTarget {
         match &self.kind {
             PlaceKind::Directory(_) => {
                 let flags = OFlags::RDWR | OFlags::CLOEXEC;
-                let (file, name) = Name::make(&self.path, flags, Mode::RUSR | Mode::WUSR)
+                let (file, name) = Name::make(self, flags, Mode::RUSR | Mode::WUSR)
                     .with_context(|| format!("create a scratch file in {}", self.name()))?;
                 Ok((RunFile::of_scratch(file.into()), name))
             }
             _ => {
                 let ground = self.prepare()?;
                 let path = ground.path.clone();
-                Ok((ground, Name { path, is_ours: false }))
+                Ok((ground, Name { shown: path.clone(), path, is_ours: false }))
             }
         }
     }
@@ -238,21 +247,24 @@ impl BenchTarget {
 /// The temporary name of a scratch file; or a path of a device, which persists.
 struct Name {
     path: PathBuf,
+    /// For messages.
+    shown: PathBuf,
     is_ours: bool,
 }
 
 impl Name {
     fn make(
-        directory: &Path,
+        place: &BenchTarget,
         flags: OFlags,
         mode: Mode,
     ) -> rustix::io::Result<(rustix::fd::OwnedFd, Self)> {
         loop {
-            let path = directory.join(next_name());
+            let name = next_name();
+            let (path, shown) = (place.opened().join(&name), place.path.join(&name));
             match open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
                 // A killed bench of this process id left it.
                 Err(Errno::EXIST) => {}
-                outcome => return Ok((outcome?, Self { path, is_ours: true })),
+                outcome => return Ok((outcome?, Self { path, shown, is_ours: true })),
             }
         }
     }
@@ -263,7 +275,7 @@ impl Drop for Name {
         if self.is_ours
             && let Err(errno) = unlink(&self.path)
         {
-            say(&format!("{} is left: {errno}", self.path.display()));
+            say(&format!("{} is left: {errno}", self.shown.display()));
         }
     }
 }
@@ -302,18 +314,22 @@ const HEADER_BYTES: usize = 4096;
 const NOTHING_MAX_BYTES: u64 = 1 << 60;
 
 /// A directory that is removed with its files.
-pub struct ScratchDir(PathBuf);
+pub struct ScratchDir {
+    path: PathBuf,
+    /// For messages.
+    shown: PathBuf,
+}
 
 impl ScratchDir {
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            say(&format!("{} is left: {error}", self.0.display()));
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            say(&format!("{} is left: {error}", self.shown.display()));
         }
     }
 }
@@ -597,12 +613,33 @@ mod tests {
     #[test]
     fn a_name_of_a_killed_bench_was_in_the_way() {
         let directory = tempfile::tempdir().unwrap();
-        let make = || Name::make(directory.path(), OFlags::RDWR, Mode::RUSR | Mode::WUSR);
+        let place = BenchTarget::directory(directory.path()).unwrap();
+        let make = || Name::make(&place, OFlags::RDWR, Mode::RUSR | Mode::WUSR);
         let (_, first) = make().unwrap();
         for name in later_names(number_of(&first.path)) {
             std::fs::write(directory.path().join(name), []).unwrap();
         }
         make().unwrap();
+    }
+
+    /// The defect: files of a later round were in another directory, which had got the name.
+    #[test]
+    fn another_directory_got_the_files() {
+        let parent = tempfile::tempdir().unwrap();
+        let parent = parent.path().canonicalize().unwrap();
+        let [named, moved] = ["named", "moved"].map(|name| parent.join(name));
+        std::fs::create_dir(&named).unwrap();
+        let place = BenchTarget::directory(&named).unwrap();
+        std::fs::rename(&named, &moved).unwrap();
+        std::fs::create_dir(&named).unwrap();
+        let scratch = std::fs::read_link(path_of(&place.scratch().unwrap())).unwrap();
+        assert_eq!(scratch.parent(), Some(&*moved));
+        let entries = || [&named, &moved].map(|path| std::fs::read_dir(path).unwrap().count());
+        let made = place.make_dir().unwrap();
+        let (_, name) = Name::make(&place, OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(entries(), [0, 2]);
+        drop((made, name));
+        assert_eq!(entries(), [0, 0]);
     }
 
     #[test]
