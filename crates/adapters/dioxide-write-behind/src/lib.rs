@@ -225,9 +225,15 @@ impl WriteBehind {
     ///
     /// As [`File::set_len`], and the error of an earlier write.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
-        self.write_out(self.lock(), Until::Written)?;
-        self.lock().edge = None;
-        Ok(self.file().set_len(len)?)
+        loop {
+            let mut state = self.lock();
+            if state.waiting.is_empty() && state.in_flight.is_none() {
+                // With the lock held, no write begins.
+                state.edge = None;
+                return Ok(self.file().set_len(len)?);
+            }
+            self.write_out(state, Until::Written)?;
+        }
     }
 
     /// Writes what waits, and frees the space ahead: other programs find the exact length. Both are

@@ -5,9 +5,10 @@ use dioxide::{Growth, OpenOptions};
 use dioxide_write_behind::WriteBehind;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -196,6 +197,35 @@ fn threads_see_their_own_writes_while_another_flushes() {
     ended.store(true, Ordering::Relaxed);
     flusher.join().unwrap();
     assert!(results.iter().all(Result::is_ok));
+}
+
+/// The defect: a flush of another thread appended its bytes behind the new length, at another
+/// offset than theirs.
+#[test]
+fn a_flush_does_not_begin_while_the_length_is_set() {
+    let disk = Disk::new(3);
+    let file = of(&disk, Growth::Unwritten);
+    file.write_at(&[1; 100], 0).unwrap();
+    file.sync_data().unwrap();
+    let (begins, begun) = mpsc::channel();
+    let mut begins = Some(begins);
+    // Holds the first call of `set_len`. The flush reads the old length meanwhile.
+    disk.watch(Some(Box::new(move || {
+        if let Some(begins) = begins.take() {
+            begins.send(()).unwrap();
+            thread::sleep(Duration::from_millis(300));
+        }
+    })));
+    thread::scope(|scope| {
+        scope.spawn(|| file.set_len(50).unwrap());
+        begun.recv().unwrap();
+        file.write_at(&[2; 10], 100).unwrap();
+        file.sync_data().unwrap();
+    });
+    assert_eq!(file.len().unwrap(), 110);
+    let mut found = [0xee; 110];
+    assert_eq!(file.read_at(&mut found, 0).unwrap(), 110);
+    assert!(found[..] == [[1; 50].as_slice(), &[0; 50], &[2; 10]].concat(), "{found:?}");
 }
 
 /// A write that failed is not forgotten: the next flush writes it.
