@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::recent::Recent;
 use crate::snapshots::{Awaited, DurableSnapshots};
-use dioxide_log::{Lsn, Stream, StreamAppend, StreamChange, StreamLog};
+use dioxide_log::{Lsn, Stream, StreamAppend, StreamChange};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
     AnyError, AsyncRuntime, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId, RaftLogReader,
@@ -121,11 +121,8 @@ fn failed<C: RaftTypeConfig>(
 }
 
 impl<C: RaftTypeConfig> GroupLog<C> {
-    pub(crate) fn open(log: &StreamLog, entries: Stream, facts: Stream) -> Result<Self> {
-        // A use of the group before may have left writes in flight, which readers do not see.
-        if [&entries, &facts].iter().any(|stream| stream.stable_lsn() < stream.next_lsn()) {
-            log.sync()?;
-        }
+    /// All that the streams have is stable.
+    pub(crate) fn open(entries: Stream, facts: Stream) -> Result<Self> {
         let mut facts_found: Facts<C> = match facts.last_lsn() {
             Some(last) => {
                 let lost = || Error::Corrupt("the vote is not there".into());
@@ -567,7 +564,7 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for GroupLog<C> {
 mod tests {
     use super::*;
     use dioxide_log::LogOptions;
-    use dioxide_log::storage::memory::Memory;
+    use dioxide_log::storage::memory::{Faults, Memory};
     use futures::poll;
     use openraft::storage::RaftLogStorageExt;
     use openraft::{CommittedLeaderId, Entry, EntryPayload};
@@ -646,5 +643,25 @@ mod tests {
         drop(snapshots);
         drop(logs.group::<Types>(1).unwrap());
         log.purge(id(100)).await.expect("the next state machine adds none");
+    }
+
+    /// The defect: a raft that was restarted in the process got the vote whose save had failed.
+    #[tokio::test]
+    async fn a_vote_that_is_not_stable_is_given_to_no_raft() {
+        let disk = Memory::default();
+        let logs = crate::RaftLogs::open_storage_with(&LogOptions::new(), Arc::new(disk.clone()));
+        let logs = logs.unwrap();
+        let mut log = logs.group::<Types>(1).unwrap();
+        log.save_vote(&Vote::new(1, 1)).await.unwrap();
+        disk.set_faults(Faults { failed_call: Some(disk.calls() + 1), ..Faults::default() });
+        log.save_vote(&Vote::new(2, 1)).await.expect_err("the disk fails");
+        logs.group::<Types>(1).expect_err("its vote is not stable");
+        drop(log);
+        logs.group::<Types>(1).expect_err("nor is it without a handle");
+        drop(logs);
+        let logs = crate::RaftLogs::open_storage_with(&LogOptions::new(), Arc::new(disk));
+        let mut log = logs.unwrap().group::<Types>(1).unwrap();
+        let vote = log.read_vote().await.unwrap().unwrap();
+        assert!([Vote::new(1, 1), Vote::new(2, 1)].contains(&vote), "{vote}");
     }
 }

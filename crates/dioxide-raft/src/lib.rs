@@ -99,18 +99,23 @@ impl RaftLogs {
     ///
     /// [`Error::Group`] if the number is above [`GROUP_MAX`]. [`Error::Decode`] if the group was
     /// written with other types. [`Error::InUse`] if it has a handle of other types. Or the error
-    /// of dioxide-log.
+    /// of dioxide-log, also that of an earlier write of the group that failed.
     pub fn group<C: RaftTypeConfig>(&self, group: u64) -> Result<GroupLog<C>> {
         let [entries, facts] = self.streams(group)?;
         // Two that open a group at once get the same.
         let mut open = self.open_groups();
+        // A use of the group before may have left writes in flight, which readers do not see. If
+        // one failed, this fails as well: the handles of that use have a vote that is not stable.
+        if [&entries, &facts].iter().any(|stream| stream.stable_lsn() < stream.next_lsn()) {
+            self.log.sync()?;
+        }
         if let Some(shared) = open.get(&group).and_then(Weak::upgrade) {
             return match shared.downcast() {
                 Ok(shared) => Ok(GroupLog::again(shared)),
                 Err(_) => Err(Error::InUse(group)),
             };
         }
-        let log = GroupLog::open(&self.log, entries, facts)?;
+        let log = GroupLog::open(entries, facts)?;
         let shared: Arc<dyn Any + Send + Sync> = log.shared().clone();
         open.insert(group, Arc::downgrade(&shared));
         Ok(log)
