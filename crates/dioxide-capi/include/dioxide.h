@@ -251,8 +251,8 @@ struct dioxide_recovery {
      */
     uint64_t ceiling;
     /**
-     * A description in English. It belongs to the library, and is valid until the next call by the
-     * same thread that fills such a struct.
+     * A description in English. It belongs to the library. It is valid until the next call by the
+     * same thread that fills such a struct, and until the thread ends.
      */
     const char *text;
 };
@@ -481,7 +481,8 @@ extern "C" {
  * # Return value
  *
  * A string in UTF-8, never NULL, empty if nothing has failed in this thread yet. It belongs to the
- * library, and is valid until the next call of any function of the library by the same thread.
+ * library. It is valid until the next call of any function of the library by the same thread, and
+ * until the thread ends.
  *
  * # Thread safety
  *

@@ -84,7 +84,8 @@ pub(crate) fn text(message: String) -> CString {
 /// # Return value
 ///
 /// A string in UTF-8, never NULL, empty if nothing has failed in this thread yet. It belongs to the
-/// library, and is valid until the next call of any function of the library by the same thread.
+/// library. It is valid until the next call of any function of the library by the same thread, and
+/// until the thread ends.
 ///
 /// # Thread safety
 ///

@@ -46,8 +46,8 @@ pub struct dioxide_recovery {
     pub floor: u64,
     /// Nothing was written above this offset. Equal to `floor` if the end is known.
     pub ceiling: u64,
-    /// A description in English. It belongs to the library, and is valid until the next call by the
-    /// same thread that fills such a struct.
+    /// A description in English. It belongs to the library. It is valid until the next call by the
+    /// same thread that fills such a struct, and until the thread ends.
     pub text: *const c_char,
 }
 
