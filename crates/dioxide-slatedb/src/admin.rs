@@ -64,12 +64,17 @@ impl WalAdmin for LocalWalAdmin {
         let (first, last) =
             (Bound::Excluded(replay_after_wal_id), Bound::Included(wal_id_last_seen));
         let mut rows = (self.wal_of)(path).iterator(WalFileRange(first, last)).await?;
+        let mut consumed = replay_after_wal_id;
         while let Some(next) = rows.next().await? {
             if !next.rows.is_empty() {
                 return Ok(false);
             }
+            consumed = next.last_consumed_wal_file_id;
         }
-        Ok(true)
+        match consumed < wal_id_last_seen {
+            true => Err(data(format!("the log ends before record {wal_id_last_seen}"))),
+            false => Ok(true),
+        }
     }
 
     async fn clone_wal(
@@ -186,4 +191,72 @@ fn copy(from: &LocalWal, log: &Log, end: Lsn) -> Result<(), WalError> {
     }
     // The close waits for all.
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows;
+    use slatedb::{RowEntry, ValueDeletable};
+
+    /// Adds the first row of a database. Returns the mark without it, and the mark with it.
+    fn write_row(dir: &Path) -> [Vec<u8>; 2] {
+        let value = ValueDeletable::Value("value".into());
+        let row = RowEntry { key: "key".into(), value, seq: 1, create_ts: None, expire_ts: None };
+        let log = Log::open(dir).unwrap();
+        log.append(&rows::epoch(1, false)).unwrap();
+        let mark = || fs::read(dir.join("mark")).unwrap();
+        let before = mark();
+        log.append(&rows::records(&[row])[0]).unwrap();
+        log.close().unwrap();
+        [before, mark()]
+    }
+
+    /// The defect: a power cut left an old mark, an empty one or none. The log was taken for empty
+    /// then, and a clone of the database lacked its rows.
+    #[tokio::test]
+    async fn a_log_with_a_lost_mark_is_not_empty() {
+        let (dir, db) = (tempfile::tempdir_in(".").unwrap(), DbPath::from("db"));
+        let mark = dir.path().join("mark");
+        let [before, after] = write_row(dir.path());
+        let wals = || {
+            let dir = dir.path().to_owned();
+            LocalWalAdmin::new(move |_| LocalWal::new(&dir))
+        };
+        assert!(wals().is_empty(&db, 0, 1).await.unwrap(), "only an epoch");
+        assert!(!wals().is_empty(&db, 0, 2).await.unwrap());
+        for lost in [Some(&before[..]), Some(&[]), None] {
+            match lost {
+                Some(mark_before) => fs::write(&mark, mark_before).unwrap(),
+                None => fs::remove_file(&mark).unwrap(),
+            }
+            let error = wals().is_empty(&db, 0, 2).await.unwrap_err();
+            assert!(matches!(error, WalError::Unavailable(_)), "{error}");
+            assert!(error.to_string().contains("record"), "{error}");
+        }
+        fs::write(&mark, after).unwrap();
+        assert!(!wals().is_empty(&db, 0, 2).await.unwrap());
+    }
+
+    /// The defect: a reader served the rows that an old mark showed, as if these were all.
+    #[tokio::test]
+    async fn an_iterator_with_an_end_does_not_end_before_it() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let [before, after] = write_row(dir.path());
+        fs::write(dir.path().join("mark"), before).unwrap();
+        let range = || WalFileRange(Bound::Included(1), Bound::Included(2));
+        let wal = LocalWal::new(dir.path());
+        let mut late = wal.iterator(range()).await.unwrap();
+        let mut in_time = wal.iterator(range()).await.unwrap();
+        for rows in [&mut late, &mut in_time] {
+            assert_eq!(rows.next().await.unwrap().unwrap().last_consumed_wal_file_id, 1);
+        }
+        for _ in 0..2 {
+            let error = late.next().await.err().expect("record 2 is not shown");
+            assert!(matches!(error, WalError::Unavailable(_)), "{error}");
+        }
+        fs::write(dir.path().join("mark"), after).unwrap();
+        assert_eq!(in_time.next().await.unwrap().unwrap().rows.len(), 1);
+        assert!(in_time.next().await.unwrap().is_none());
+    }
 }

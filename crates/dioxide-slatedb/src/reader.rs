@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use dioxide_log::{Error, Iter, LogReader, Lsn, Record};
 use slatedb::RowEntry;
 use slatedb::wal::{WalError, WalIterator, WalRows};
+use std::io;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -16,8 +17,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 const CHUNK_BYTES: usize = 1 << 20;
 /// How often an iterator without end looks for more.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long a reader looks at a log that changes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a reader looks at a log that changes, or that lacks records.
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 30_000 });
 
 /// Where records are read.
 pub enum Source {
@@ -150,9 +151,16 @@ pub fn read_next<R>(
     }
 }
 
+/// The error of a reader that has waited for a record in vain.
+fn not_shown(lsn: Lsn) -> WalError {
+    let reason = format!("the log shows readers no record {lsn}; open the log with its writer");
+    WalError::Unavailable(Arc::new(io::Error::new(io::ErrorKind::TimedOut, reason)))
+}
+
 #[async_trait]
 impl WalIterator for Rows {
     async fn next(&mut self) -> Result<Option<WalRows>, WalError> {
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let Some(reads) = self.reads()? else { return Ok(None) };
             let read = reads.await.unwrap_or_else(|error| Err(of_task(error)));
@@ -163,13 +171,19 @@ impl WalIterator for Rows {
                     return Err(error);
                 }
             };
-            let (last_consumed_wal_file_id, is_bounded) =
-                (reading.consumed.0, reading.end.is_some());
+            let last_consumed_wal_file_id = reading.consumed.0;
+            let (next, is_bounded) = (reading.next, reading.end.is_some());
+            let is_of_writer = matches!(reading.source, Source::Log(_));
             self.0 = State::Rests(reading);
             match found_some {
                 true => return Ok(Some(WalRows { rows, last_consumed_wal_file_id })),
-                // The writer may have removed the end of its log after a crash.
-                false if is_bounded => return Ok(None),
+                false if is_of_writer => return Ok(None),
+                // The mark of the log may be old or missing. None would be the end of the range.
+                false if is_bounded && Instant::now() >= deadline => {
+                    let error = not_shown(next);
+                    self.0 = State::Failed(error.clone());
+                    return Err(error);
+                }
                 false => tokio::time::sleep(LOOK).await,
             }
         }
