@@ -13,6 +13,7 @@
 //! may have acknowledged rows there.
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -44,7 +45,7 @@ impl EpochFile {
 
     /// Forgets which epochs have asked. So the loss of all is to be accepted.
     pub fn forget(&self) -> io::Result<()> {
-        flock(&self.0, FlockOperation::LockExclusive)?;
+        retry_on_intr(|| flock(&self.0, FlockOperation::LockExclusive))?;
         let forgotten = self.highest().and_then(|highest| self.write(&[highest, 0]));
         flock(&self.0, FlockOperation::Unlock)?;
         forgotten
@@ -68,7 +69,7 @@ impl EpochFile {
     }
 
     fn change(&self, epoch: u64, accept_loss: bool) -> io::Result<(u64, bool)> {
-        flock(&self.0, FlockOperation::LockExclusive)?;
+        retry_on_intr(|| flock(&self.0, FlockOperation::LockExclusive))?;
         let changed = self.change_locked(epoch, accept_loss);
         flock(&self.0, FlockOperation::Unlock)?;
         changed
