@@ -12,9 +12,14 @@ mod machine;
 mod network;
 mod work;
 
+use client::Client;
+use futures::{SinkExt as _, StreamExt as _};
+use network::Reply;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tokio::net::TcpListener;
 use work::{Work, init};
 
 const KILLS: usize = 20;
@@ -113,4 +118,24 @@ async fn no_acknowledged_change_is_lost_when_nodes_are_killed() {
     for node in &nodes {
         assert!(node.dir.join("snapshot").exists(), "node {} has no snapshot", node.id);
     }
+}
+
+/// The defect: the client asked the same node until its deadline if it did not know the leader.
+#[tokio::test]
+async fn a_client_that_does_not_know_the_leader_asks_the_next_node() {
+    let other = Reply::NotLeader(Some("127.0.0.1:1".into()));
+    let mut addresses = Vec::new();
+    for reply in [other, Reply::Done(Some(String::from("value")))] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        addresses.push(listener.local_addr().unwrap().to_string());
+        tokio::spawn(async move {
+            let mut frames = network::frames(listener.accept().await.unwrap().0).unwrap();
+            while let Some(Ok(_)) = frames.next().await {
+                frames.send(network::encode(&reply)).await.unwrap();
+            }
+        });
+    }
+    let mut client = Client::new(addresses);
+    let got = tokio::time::timeout(Duration::from_secs(20), client.get("key".into())).await;
+    assert_eq!(got.expect("the next node replies").unwrap().as_deref(), Some("value"));
 }

@@ -15,19 +15,29 @@ const LEADER_MAX: Duration = Duration::from_secs(30);
 /// Between two nodes that do not lead.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The reason why it is unknown whether a change happened, or will happen. A read may be repeated.
+/// The reason why a request has no result. A read may be repeated.
 #[derive(Debug)]
-pub struct Unknown(String);
+pub enum Failure {
+    /// It is unknown whether a change happened, or will happen.
+    Unknown(String),
+    /// Each node refused the request, or did not listen. Nothing happened.
+    NoLeader,
+}
 
-impl fmt::Display for Unknown {
+impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; it is unknown whether the change happened", self.0)
+        match self {
+            Self::Unknown(reason) => {
+                write!(f, "{reason}; it is unknown whether the change happened")
+            }
+            Self::NoLeader => write!(f, "no node leads; nothing happened"),
+        }
     }
 }
 
-impl Error for Unknown {}
+impl Error for Failure {}
 
-pub type Result<T> = std::result::Result<T, Unknown>;
+pub type Result<T> = std::result::Result<T, Failure>;
 
 /// A client of all nodes.
 pub struct Client {
@@ -50,7 +60,7 @@ impl Client {
 
     pub async fn put(&mut self, key: String, value: String) -> Result<()> {
         let changed: Changed = self.ask(Request::Change(Change::Put { key, value })).await?;
-        changed.map_err(|_| Unknown("a put was refused".into()))
+        changed.map_err(|_| Failure::Unknown("a put was refused".into()))
     }
 
     /// Sets a key if its value is `from`. Otherwise returns its value as an error.
@@ -77,17 +87,20 @@ impl Client {
                 match reply.unwrap_or_else(|elapsed| Err(elapsed.into())) {
                     Ok(Reply::Done(done)) => return Ok(done),
                     Ok(Reply::NotLeader(Some(leader))) => {
-                        let found = self.addresses.iter().position(|address| *address == leader);
-                        self.at = found.unwrap_or(self.at);
+                        match self.addresses.iter().position(|address| *address == leader) {
+                            Some(leader) => self.at = leader,
+                            // A later leader may be one of these nodes.
+                            None => self.next(),
+                        }
                     }
                     Ok(Reply::NotLeader(None)) => self.next(),
                     Ok(Reply::Unknown(reason)) => {
                         self.next();
-                        return Err(Unknown(reason));
+                        return Err(Failure::Unknown(reason));
                     }
                     Err(error) => {
                         self.next();
-                        return Err(Unknown(error.to_string()));
+                        return Err(Failure::Unknown(error.to_string()));
                     }
                 }
             } else {
@@ -95,7 +108,7 @@ impl Client {
             }
             sleep(PAUSE).await;
         }
-        Err(Unknown("no node leads".into()))
+        Err(Failure::NoLeader)
     }
 
     fn next(&mut self) {
