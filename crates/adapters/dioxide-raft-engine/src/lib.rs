@@ -75,14 +75,23 @@ impl DioxideFileSystem {
     /// A queue may have a second directory. A file there may also be of another engine, which still
     /// writes it.
     fn finish_before(&self, next: &Path) -> io::Result<()> {
-        let mut earlier = Vec::new();
+        let is_of_queue = |path: &Path| path.extension() == next.extension();
+        let earlier = self.tracked(is_of_queue);
+        earlier.iter().try_for_each(|file| file.trim())?;
+        // Only now: a trim that failed is repeated before the next file.
+        let is_trimmed = |file| earlier.iter().any(|trimmed| Arc::as_ptr(trimmed) == file);
         lock(&self.written).retain(|(path, file)| {
-            let is_earlier = path.extension() == next.extension();
-            let Some(file) = file.upgrade() else { return false };
-            earlier.extend(is_earlier.then_some(file));
-            !is_earlier || path.parent() != next.parent()
+            let is_done = path.parent() == next.parent() && is_trimmed(file.as_ptr());
+            !is_done && file.strong_count() > 0
         });
-        earlier.iter().try_for_each(|file| file.trim())
+        Ok(())
+    }
+
+    /// The open files whose path is such.
+    fn tracked(&self, is_such: impl Fn(&Path) -> bool) -> Vec<Arc<WriteBehind>> {
+        let written = lock(&self.written);
+        let files = written.iter().filter(|(path, _)| is_such(path));
+        files.filter_map(|(_, file)| file.upgrade()).collect()
     }
 }
 
@@ -224,7 +233,7 @@ impl WriteExt for Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dioxide::sim::{Disk, Settings};
+    use dioxide::sim::{Call, Disk, Settings};
 
     #[test]
     fn raft_engine_recognizes_a_full_disk() {
@@ -243,5 +252,25 @@ mod tests {
         let mut read = Vec::new();
         cursor.read_to_end(&mut read).unwrap();
         assert!(read == [[1; 5000].as_slice(), &[3; 1000]].concat());
+    }
+
+    /// The defect: a trim that failed was not repeated. A crash then left zeros behind the records
+    /// of a file that was not the last one, which raft-engine refuses.
+    #[test]
+    fn a_trim_that_failed_is_repeated() {
+        let (disk, system) = (Disk::new(1), DioxideFileSystem::default());
+        let opened = disk.open(writable().create(true), "file").unwrap();
+        let file = system.track(Path::new("1.raftlog"), opened).unwrap();
+        file.0.write_at(&[1; 5000], 0).unwrap();
+        file.sync().unwrap();
+        let bytes = || disk.content("file").unwrap().len();
+        assert!(bytes() > 5000, "it has space ahead");
+        let next = Path::new("2.raftlog");
+        disk.fail(Call::Allocate, 0, 5);
+        system.finish_before(next).unwrap_err();
+        assert!(bytes() > 5000, "the trim failed");
+        system.finish_before(next).unwrap();
+        assert_eq!(bytes(), 5000);
+        assert!(lock(&system.written).is_empty());
     }
 }
