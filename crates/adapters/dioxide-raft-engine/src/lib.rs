@@ -129,8 +129,10 @@ impl FileSystem for DioxideFileSystem {
     /// Renames, and resets the length to 0. Where the file system overwrites in place, the space
     /// stays, with its content: a record of raft-engine names the life of the file.
     fn reuse<P: AsRef<Path>>(&self, from: P, to: P) -> io::Result<()> {
-        let to = to.as_ref();
+        let (from, to) = (from.as_ref(), to.as_ref());
         self.finish_before(to)?;
+        // The zeros of a prefilled file may wait. A drop of its handle would write them later.
+        self.tracked(|path| path == from).iter().try_for_each(|file| file.write_waiting())?;
         fs::rename(from, to)?;
         let file = writable().open(to)?;
         match file.recycle() {

@@ -43,6 +43,32 @@ fn a_reused_file_is_empty_and_keeps_its_blocks() {
     assert!(fs::read(&new).unwrap() == [2; 5000], "an ordinary file after close");
 }
 
+/// The defect: zeros of a prefilled file waited in memory. The drop of its handle wrote them over
+/// the records of the file that had reused it.
+#[test]
+fn zeros_of_a_prefilled_file_do_not_come_late() {
+    let dir = dir();
+    let system = DioxideFileSystem::default();
+    let (reserved, active) = (dir.path().join("1.raftlog.reserved"), dir.path().join("1.raftlog"));
+    let prefilled = Arc::new(system.create(&reserved).unwrap());
+    let mut writer = system.new_writer(prefilled.clone()).unwrap();
+    for _ in 0..256 {
+        // Some make space ahead, in which the next ones wait.
+        writer.write_all(&[0; 16 << 10]).unwrap();
+    }
+    drop(writer);
+    system.reuse(&reserved, &active).unwrap();
+    let file = Arc::new(system.open(&active, Permission::ReadWrite).unwrap());
+    let mut writer = system.new_writer(file.clone()).unwrap();
+    let records = vec![7; 4 << 20];
+    writer.write_all(&records).unwrap();
+    file.sync().unwrap();
+    drop(prefilled);
+    assert_eq!(file.file_size().unwrap(), records.len());
+    drop((writer, file));
+    assert!(fs::read(&active).unwrap() == records);
+}
+
 #[test]
 fn a_cursor_seeks_writes_and_truncates_as_a_file() {
     let dir = dir();
