@@ -895,7 +895,7 @@ fn a_file_that_another_program_made_shorter_is_left_as_it_is(dir: TestDir) -> Tr
 }
 
 /// Another program wrote behind the gap from the crash.
-fn a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently(
+fn a_write_of_another_program_inside_the_grown_space_costs_no_acknowledged_record(
     dir: TestDir,
 ) -> TrialResult {
     use std::os::unix::fs::FileExt;
@@ -1074,7 +1074,7 @@ fn trials() -> Vec<Trial> {
         a_file_that_another_program_appended_to_is_doubtful,
         a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful,
         a_file_that_another_program_made_shorter_is_left_as_it_is,
-        a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently,
+        a_write_of_another_program_inside_the_grown_space_costs_no_acknowledged_record,
         a_damaged_marker_is_doubtful_and_nothing_is_cut,
         a_crash_in_each_window_of_the_markers_life_is_recovered_from,
         a_file_in_use_is_recovered_by_no_other_process,

@@ -10,7 +10,7 @@ use dioxide::{
 };
 use dioxide::{Result, Transfer};
 use dioxide_testkit::fork::holds_in_a_fork;
-use dioxide_testkit::lab::{Disk, Fs, TestDir};
+use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_trials_where};
 use std::collections::HashMap;
 use std::fs;
@@ -924,8 +924,8 @@ fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) ->
 /// The defect: the drop waited for the waker of the reactor, which waited for an append of a queue
 /// of the dropping thread.
 fn the_last_handle_of_a_device_did_not_settle_the_queues_of_its_thread(disk: Disk) -> TrialResult {
-    let dir = tempfile::tempdir_in("/var/tmp")?;
-    let file = log(Durability::OnSync).open(dir.path().join("log"))?;
+    let dir = lab::fresh_dir(Fs::Ext4, "the_last_handle_of_a_device")?;
+    let file = log(Durability::OnSync).open(dir.join("log"))?;
     let reactor = Reactor::start(QueueOptions::new().depth(64))?;
     let other = reactor.attach(OpenOptions::new().write(true).open(&*disk)?);
     // The disk is kept until all handles are dropped.

@@ -24,7 +24,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The result of a child that opens `path` for writing.
 fn opened_by_another(path: &Path) -> Result<u64, dioxide_testkit::trials::Failed> {
@@ -518,15 +518,18 @@ fn leave_a_program_behind(acks: &Acks, args: &[String]) {
 
 /// The kernel closes the close-on-exec descriptors a moment after the program seems to run.
 fn open_soon(path: &Path) -> dioxide::Result<File> {
-    for _ in 0..200 {
+    let begun = Instant::now();
+    loop {
         match writable().open(path) {
-            Err(error) if matches!(error.kind(), ErrorKind::Locked | ErrorKind::Busy(_)) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Locked | ErrorKind::Busy(_))
+                    && begun.elapsed() < PATIENCE =>
+            {
                 std::thread::sleep(Duration::from_millis(10));
             }
             result => return result,
         }
     }
-    writable().open(path)
 }
 
 fn an_executed_program_does_not_keep_the_lock(dir: TestDir) -> TrialResult {

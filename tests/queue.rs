@@ -730,13 +730,15 @@ fn buffers_of_the_pool_and_others_go_together(dir: TestDir, way: Way) -> TrialRe
 
 // --- readers -------------------------------------------------------------------------------------
 
-/// Reads the last blocks below the length repeatedly, by a queue. At least once.
-fn read_ends(reader: &File, way: Way, done: impl Fn() -> bool) -> u64 {
+/// Reads the last blocks below the length repeatedly, by a queue. At least once. `done` gets the
+/// number of times that the file was longer than before. Returns it with the last length.
+fn read_ends(reader: &File, way: Way, done: impl Fn(u64) -> bool) -> (u64, u64) {
     let queue = queue(way, 4);
-    let mut known = 0;
+    let (mut known, mut met) = (reader.len().expect("it can be told"), 0);
     loop {
         let len = reader.len().expect("it can be told");
         assert!(len >= known, "the length went from {known} to {len}");
+        met += u64::from(len > known);
         known = len;
         for tag in 0..4 {
             let offset = len.saturating_sub((tag + 1) * 2 * BLOCK_BYTES);
@@ -750,8 +752,8 @@ fn read_ends(reader: &File, way: Way, done: impl Fn() -> bool) -> u64 {
             let bytes = &done.buffer.expect("it comes back")[..read as usize];
             assert_eq!(end_of_records(bytes, 0), read, "grown space is seen");
         }
-        if done() {
-            return known;
+        if done(met) {
+            return (known, met);
         }
     }
 }
@@ -761,8 +763,8 @@ fn a_queue_reads_beside_a_writer_of_its_process(dir: TestDir, way: Way) -> Trial
     let done = AtomicBool::new(false);
     append(&writable().open(&path)?, 1, 0, 2)?;
     let reader = File::open(&path)?;
-    let known = thread::scope(|scope| {
-        let reading = scope.spawn(|| read_ends(&reader, way, || done.load(SeqCst)));
+    let (known, _) = thread::scope(|scope| {
+        let reading = scope.spawn(|| read_ends(&reader, way, |_| done.load(SeqCst)));
         let over = Over(&done);
         // While the file is closed the reader uses the marker; while it is open here, the engine.
         for round in 0..10 {
@@ -790,8 +792,9 @@ fn a_queue_reads_beside_a_writer_in_another_process(dir: TestDir, way: Way) -> T
     let mut writer = child::spawn("append_for_ever", &[&path.to_string_lossy()])?;
     writer.wait_for_acks(5, PATIENCE)?;
     let reader = File::open(&path)?;
-    let until = Instant::now() + Duration::from_millis(500);
-    assert!(read_ends(&reader, way, || Instant::now() > until) > 0);
+    let begun = Instant::now();
+    let (_, met) = read_ends(&reader, way, |met| !is_too_early(begun, met));
+    assert!(met > MET_MIN, "hardly a read met an append");
     writer.kill_9()?;
     Ok(())
 }

@@ -268,7 +268,10 @@ fn record_and_cut(
         if is_lossy {
             tally.lossy += 1;
             if is_honest && tally.lossy <= FINDINGS_MAX {
-                let log = save(&recording, plan, settings)?;
+                let log = save(&recording, plan, settings).unwrap_or_else(|error| {
+                    seen.losses.push(format!("the recording is not saved: {error}"));
+                    None
+                });
                 let Plan { fs, workload, seed, .. } = *plan;
                 let finding =
                     Finding { fs, workload: workload.name, seed, cut, losses: seen.losses, log };

@@ -423,6 +423,7 @@ impl Life {
             shared: self.shared.clone(),
             options: self.options.clone(),
             layout: self.layout,
+            every_recovery: self.crashes == Crashes::Every,
             at: self.at(),
         }
     }
@@ -498,22 +499,36 @@ struct Checker {
     shared: Arc<Shared>,
     options: OpenOptions,
     layout: Layout,
+    every_recovery: bool,
     at: String,
 }
 
 impl Checker {
-    /// Opens the file as a program does after a crash, at random after a crash during recovery.
+    /// Opens the file as a program does after a crash, at times after crashes during recovery.
     /// Returns its content.
     fn check(&self, crashed: &Disk, random: &mut fastrand::Rng) -> Vec<u8> {
         lock(&self.shared.outcome).crashes += 1;
-        if random.u8(..3) == 0 {
-            lock(&self.shared.outcome).recoveries_cut_short += 1;
+        if self.every_recovery {
+            for calls in 0.. {
+                let dying = crashed.crash();
+                if self.recover_dying(&dying, calls) {
+                    break;
+                }
+                self.recover(&dying.crash(), &format!("after a crash at call {calls} of recovery"));
+            }
+        } else if random.u8(..3) == 0 {
             let dying = crashed.crash();
-            dying.die_after(random.u64(..8));
-            drop(self.layout.open(&dying, &self.options));
+            self.recover_dying(&dying, random.u64(..8));
             self.recover(&dying.crash(), "after a crash in recovery");
         }
         self.recover(crashed, "after a crash")
+    }
+
+    /// Recovers a file on a disk that dies after `calls` calls. Returns whether the recovery ended
+    /// before.
+    fn recover_dying(&self, dying: &Disk, calls: u64) -> bool {
+        lock(&self.shared.outcome).recoveries_cut_short += 1;
+        self.layout.open_dying(dying, &self.options, calls)
     }
 
     fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {

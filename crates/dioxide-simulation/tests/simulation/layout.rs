@@ -39,6 +39,15 @@ impl Layout {
         }
     }
 
+    /// Opens the file on a disk that dies after `calls` more calls. Returns whether the open ended
+    /// before.
+    pub fn open_dying(self, dying: &Disk, options: &OpenOptions, calls: u64) -> bool {
+        let before = dying.calls();
+        dying.die_after(calls);
+        let opened = self.open(dying, options).is_ok();
+        opened && dying.calls() - before <= calls
+    }
+
     /// The content on the disk while the file is closed, read without the library. None if a member
     /// has more or less than its part.
     pub fn content(self, disk: &Disk) -> Option<Vec<u8>> {

@@ -511,10 +511,7 @@ impl Checker {
     /// Opens the file on a disk that dies after some calls. Returns whether it needed no more.
     fn recover_dying(&self, dying: &Disk, calls: u64) -> bool {
         lock(&self.shared.outcome).recoveries_cut_short += 1;
-        let before = dying.calls();
-        dying.die_after(calls);
-        let opened = self.layout.open(dying, &self.options).is_ok();
-        opened && dying.calls() - before <= calls
+        self.layout.open_dying(dying, &self.options, calls)
     }
 
     fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {

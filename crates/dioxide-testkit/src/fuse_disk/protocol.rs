@@ -144,7 +144,7 @@ pub(super) enum Command {
 /// The commands, for running the disk by hand.
 pub(super) const USAGE: &str = "commands: fail-flush TIMES ERRNO | \
     fail-write-range START END TIMES ERRNO | lie | power-cut KEEP | stall | go-on | heal | \
-    delay MAX_US SEED | record\n\
+    delay MAX_US SEED | record. Also: \
     replay POINT KEEP | replay-again POINT KEEP | save FILE | load FILE | stats; \
     KEEP: nothing | all | sectors:SEED | writes:SEED";
 
@@ -171,6 +171,13 @@ impl Command {
     }
 
     pub(super) fn from_line(line: &str) -> Option<Command> {
+        // A path may contain spaces.
+        if let Some((name @ ("save" | "load"), path)) = line.split_once(' ') {
+            return Some(match name {
+                "save" => Command::Save(path.into()),
+                _ => Command::Load(path.into()),
+            });
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         Some(match words[..] {
             ["fail-flush", times, errno] => {
@@ -194,8 +201,6 @@ impl Command {
             ["replay-again", cut, keep] => {
                 Command::ReplayAgain { cut: value(cut)?, keep: value(keep)? }
             }
-            ["save", path] => Command::Save(path.into()),
-            ["load", path] => Command::Load(path.into()),
             ["stats"] => Command::Stats,
             _ => return None,
         })
