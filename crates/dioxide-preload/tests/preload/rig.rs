@@ -168,6 +168,13 @@ pub const LIMIT: Duration = Duration::from_secs(600);
 /// it leaves behind.
 pub fn run(command: &mut Command) -> Result<Finished, Failed> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let dies_with_the_trial = || {
+        // SAFETY: the call takes a signal, and no pointers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        Ok(())
+    };
+    // SAFETY: `prctl` is async-signal-safe.
+    unsafe { command.pre_exec(dies_with_the_trial) };
     let mut child = with_default_signals(command)
         .stdin(Stdio::null())
         .stdout(stdout.try_clone()?)
