@@ -282,7 +282,8 @@ impl Queue {
         queued.map_err(|memory| Full { buffer: memory.and_then(Memory::into_buffer) })
     }
 
-    /// Submits all queued operations. Returns without waiting, except without io_uring.
+    /// Submits all queued operations. Does not wait for them, except without io_uring. Threads that
+    /// wait for operations that have finished go on.
     pub fn submit(&self) {
         self.0.borrow_mut().submit();
     }

@@ -219,18 +219,19 @@ impl Driver {
         file
     }
 
-    /// Submits everything that is queued.
+    /// Submits everything that is queued, and handles results that the kernel has: other threads
+    /// may wait for them.
     pub fn submit(&mut self) {
         self.start();
+        self.collect();
         self.hand_over();
     }
 
     /// Submits everything that is queued, and waits until `min` operations have finished, or all.
     pub fn reap(&mut self, min: usize) {
         self.start();
-        if min == 0 && self.transfers.any_entered() {
-            self.transfers.enter(0);
-            self.work();
+        if min == 0 {
+            self.collect();
         }
         loop {
             let missing =
@@ -314,6 +315,14 @@ impl Driver {
             std::mem::forget(operation.ticket);
             let Pending { tag, what, buffer, .. } = operation;
             self.operations.complete(tag, what, buffer, Err(error));
+        }
+    }
+
+    /// Handles results that the kernel has, without waiting.
+    fn collect(&mut self) {
+        if self.transfers.any_entered() {
+            self.transfers.enter(0);
+            self.work();
         }
     }
 

@@ -5,7 +5,7 @@ use crate::engine::handle::FileHandle;
 use crate::error::Operation;
 use crate::{Buffer, File, Growth, OpenOptions, Queue};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 const BLOCK: usize = 4096;
@@ -79,6 +79,36 @@ fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
         assert_eq!(reap_all(&queue), 1);
         cutter.join().unwrap();
     });
+}
+
+/// The defect: a thread that only submits saw no completion, and an append behind its own waited
+/// for ever.
+#[test]
+fn a_queue_that_was_only_submitted_held_up_another_thread() {
+    for seed in sim::seeds(20) {
+        sim::run(seed, || {
+            let file = Disk::new(seed).open(&log(), "log").unwrap();
+            let queue = Queue::new(1);
+            queue.append(&file, Buffer::zeroed(BLOCK), 0).unwrap();
+            queue.submit();
+            let (other, is_over) = (file.try_clone().unwrap(), Arc::new(AtomicBool::new(false)));
+            let ends = is_over.clone();
+            let behind = sim::spawn(move || {
+                assert_eq!(other.append(&[1; BLOCK]), Ok(BLOCK as u64));
+                ends.store(true, SeqCst);
+            });
+            for _ in 0..10_000 {
+                if is_over.load(SeqCst) {
+                    break;
+                }
+                queue.submit();
+                sim::sleep(Duration::from_micros(10));
+            }
+            assert!(is_over.load(SeqCst), "seed {seed}: the other append waits");
+            behind.join().unwrap();
+            assert_eq!(reap_all(&queue), 1);
+        });
+    }
 }
 
 /// Each ring of its bell while it waited was an attempt, so it failed with EAGAIN.
