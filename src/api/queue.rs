@@ -60,8 +60,8 @@ use std::rc::Rc;
 /// sleep until an event: they take turns, with naps of 50 microseconds.
 ///
 /// A file may be closed while operations on it are in flight. Closing waits for the submitted ones
-/// (not on a device), and those only queued fail with `EBADF`. A queue of another thread keeps the
-/// descriptor of a closed file until the queue is used again or dropped.
+/// (not a read-only handle of a device), and those only queued fail with `EBADF`. A queue of
+/// another thread keeps the descriptor of a closed file until the queue is used again or dropped.
 ///
 /// # Without io_uring
 ///
@@ -260,7 +260,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`Full`] without room for all of them. Any other error comes with the completion.
+    /// [`Full`] without room for all of them, so always with more files than the depth. Any other
+    /// error comes with the completion.
     pub fn sync_all<F: borrow::Borrow<File>>(&self, files: &[F], tag: u64) -> Result<(), Full> {
         let handles = files.iter().map(|file| file.borrow().inner());
         self.0.borrow_mut().queue_flushes(handles, tag).map_err(|()| Full { buffer: None })
@@ -329,7 +330,12 @@ impl Iterator for Reaped<'_> {
 
     fn next(&mut self) -> Option<Completion> {
         self.left = self.left.checked_sub(1)?;
-        self.queue.0.borrow_mut().next()
+        let next = self.queue.0.borrow_mut().next();
+        if next.is_none() {
+            // Another reap took the rest.
+            self.left = 0;
+        }
+        next
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
