@@ -5,10 +5,11 @@ use crate::api::options::OpenOptions;
 use crate::api::reactor::Reactor;
 use crate::api::sync_all;
 use crate::buffer::{Kept, Segment};
+use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
 use crate::engine::queue::OpKind;
 use crate::engine::reactor::{Handle, Listed, Slot};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::sync::{Mutex, spawn};
 use std::borrow::Borrow;
 use std::fmt;
@@ -122,7 +123,7 @@ impl AsyncFile {
     }
 
     /// Makes everything durable that finished in these files before the first poll, as
-    /// [`sync_all`](crate::sync_all), in a temporary thread.
+    /// [`sync_all`](crate::sync_all), in a temporary thread. The files stay open until it ends.
     pub fn sync_all<'a, F: Borrow<Self>>(files: &'a [F]) -> Blocking<'a, Result<()>> {
         let files: Result<Vec<_>> =
             files.iter().map(|file| file.borrow().file.try_clone()).collect();
@@ -131,21 +132,25 @@ impl AsyncFile {
 
     /// Sets the length, as [`File::set_len`], in a temporary thread.
     pub fn set_len(&self, len: u64) -> Blocking<'_, Result<()>> {
-        self.beside(move |file| file.set_len(len))
+        self.beside(Operation::SetLen, move |engine| engine.set_len(len))
     }
 
     /// Resets the length to 0 and keeps the space, as [`File::recycle`], in a temporary thread.
     pub fn recycle(&self) -> Blocking<'_, Result<()>> {
-        self.beside(File::recycle)
+        self.beside(Operation::Recycle, Engine::recycle)
     }
 
-    fn beside<T: Send + 'static>(
+    fn beside(
         &self,
-        work: impl FnOnce(&File) -> Result<T> + Send + 'static,
-    ) -> Blocking<'_, Result<T>> {
-        // A handle of its own: the future may be leaked, and the file closed.
-        let file = self.file.try_clone();
-        Blocking::new(move || work(&file?))
+        operation: Operation,
+        work: impl FnOnce(&Engine) -> Result<()> + Send + 'static,
+    ) -> Blocking<'_, Result<()>> {
+        // The future may be dropped or leaked, and the file closed: the call keeps no file open.
+        let target = self.target.clone();
+        Blocking::new(move || match &*target {
+            FileHandle::Writer { engine, .. } => work(engine),
+            reader => Err(reader.error(operation, None, ErrorKind::ReadOnly)),
+        })
     }
 
     /// Returns the length in bytes, as [`File::len`]. It blocks only for a read-only handle of a

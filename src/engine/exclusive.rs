@@ -53,7 +53,7 @@ impl Engine {
         }
         self.exclusively(|| {
             // A growth that failed meanwhile may have left a marker that the core does not know.
-            self.check_usable(Operation::SetLen)?;
+            self.check_open(Operation::SetLen)?;
             self.truncate_to(len).map_err(|error| fail(self.judged_kind(Operation::SetLen, &error)))
         })
     }
@@ -62,7 +62,7 @@ impl Engine {
     pub fn recycle(&self) -> Result<()> {
         self.check_usable(Operation::Recycle)?;
         self.exclusively(|| {
-            self.check_usable(Operation::Recycle)?;
+            self.check_open(Operation::Recycle)?;
             if let Err(why) = self.lock().can_recycle() {
                 return Err(self.error(
                     Operation::Recycle,
@@ -77,6 +77,15 @@ impl Engine {
             self.adopt(|core| core.recycle(written_from_start(&extents)));
             Ok(())
         })
+    }
+
+    /// A call of a future may come when the file is closed.
+    fn check_open(&self, operation: Operation) -> Result<()> {
+        self.check_usable(operation)?;
+        match self.is_closed() {
+            true => Err(self.error(operation, None, ErrorKind::Os(libc::EBADF))),
+            false => Ok(()),
+        }
     }
 
     /// Makes a change with nothing in flight, and growth paused.
