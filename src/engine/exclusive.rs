@@ -183,12 +183,18 @@ impl Engine {
         let Some(marker) = marker else { return self.truncate_last_block(sizes).map_err(fail) };
         let closed = match held {
             // The caller did not set the end, so it stays unknown for the next open.
-            Some(base) => {
-                self.truncate_with(marker, base, sizes.written, None).map(|attempt| match attempt {
-                    Attempt::Done => None,
-                    Attempt::Changed(end) => end,
-                })
-            }
+            Some(base) => match self.truncate_with(marker, base, sizes.written, None) {
+                Ok(Attempt::Done) => Ok(None),
+                Ok(Attempt::Changed(_)) => {
+                    let why = format!("{}; left as it was found", written_above_the_end());
+                    return Err(self.error(
+                        Operation::Close,
+                        None,
+                        ErrorKind::ModifiedExternally(why),
+                    ));
+                }
+                Err(error) => Err(error),
+            },
             None => self.truncate_behind_others(marker, sizes.written),
         };
         match closed {
