@@ -325,7 +325,7 @@ impl Engine {
             let core = self.lock();
             (core.marker(), core.sizes())
         };
-        if len > self.backend.size_max().max(self.len()) {
+        if len > self.backend.size_max().min(i64::MAX as u64).max(self.len()) {
             // The kernel would raise SIGXFSZ, which ends the process.
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
         }
