@@ -439,10 +439,13 @@ impl Engine {
     }
 
     /// Whether recovery finds this end by the marker on disk, if the file is truncated there and
-    /// nothing else happens.
+    /// nothing else happens. It keeps a file that ends below the base. Where extents do not tell,
+    /// it leaves the end to the program.
     fn finds_again(&self, marker: Marker, len: u64) -> bool {
-        let ends_written = len >= self.len() || marker.mode == Mode::AppendOnly;
-        marker.base <= len && ends_written
+        len <= marker.base
+            || !marker.extents_tell()
+            || marker.mode == Mode::AppendOnly
+            || len >= self.len()
     }
 
     /// Restores the marker after a failed truncate, which left the file as it was.

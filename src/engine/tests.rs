@@ -649,6 +649,27 @@ fn a_file_that_finds_no_space_for_its_marker_is_closed_all_the_same() {
     }
 }
 
+/// The defect: a truncate below the base of the marker failed on a full disk, and freed nothing.
+#[test]
+fn a_truncate_below_the_base_found_no_space_for_its_marker() {
+    for cut in 0..16 {
+        let file = open(Disk::new(DISK_BYTES));
+        file.append(&record(1, 1), true).unwrap();
+        file.finish().unwrap();
+        let file = open(file.backend.crash(|_| true));
+        file.append(&record(2, 1), true).unwrap();
+        file.backend.fail(Call::Marker, 0, libc::ENOSPC);
+        file.backend.die_after(cut);
+        let truncated = file.set_len(0);
+        assert!(truncated.is_ok() || cut < 15, "after {cut} calls: {truncated:?}");
+        for kept in [false, true] {
+            let found = contents(&open(file.backend.crash(|_| kept)));
+            let is_whole = found == [1, 2] && truncated.is_err();
+            assert!(is_whole || found.is_empty(), "after {cut} calls: {found:?}, {truncated:?}");
+        }
+    }
+}
+
 #[test]
 fn a_file_that_finds_no_space_for_its_marker_is_recovered_all_the_same() {
     for cut in 0..8 {
