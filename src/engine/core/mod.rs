@@ -307,6 +307,8 @@ struct Space {
     written_to: u64,
     /// The space from the reserved end to this offset reads as zeros.
     zeros_to: u64,
+    /// End of a hole that a step of growth left before its space; 0 if none did.
+    hole_to: u64,
     need: Option<Need>,
     /// The need of the growth job that is under way. Another operation may have come before.
     tried: Option<Need>,
@@ -397,6 +399,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 old_to: 0,
                 written_to: 0,
                 zeros_to: 0,
+                hole_to: 0,
                 need: None,
                 tried: None,
                 grower_running: false,
@@ -675,6 +678,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.old_to = old_to;
         self.space.written_to = 0;
         self.space.zeros_to = 0;
+        self.space.hole_to = 0;
         self.space.mode = Mode::AppendOnly;
         self.space.exhausted = false;
         if matches!(self.stopped, Some(ErrorKind::AppendEnded(_))) {

@@ -74,9 +74,10 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.planner.wanted()
     }
 
-    /// Bytes that were grown and are still ahead, for the budget.
+    /// Bytes that were grown and are still ahead, for the budget. A hole has none.
     pub fn grown_ahead(&self) -> u64 {
-        self.sizes.physical - self.sizes.reserved.max(self.space.old_to)
+        let used = self.sizes.reserved.max(self.space.old_to).max(self.space.hole_to);
+        self.sizes.physical.saturating_sub(used)
     }
 
     /// Whether positional writes past the end may have left holes.
@@ -156,6 +157,9 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Returns the marker for a file grown to `physical`, valid while writers use that space. It
     /// announces the next step as well, so one marker ends this growth and permits the next one.
     pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
+        if done.from > self.sizes.physical {
+            self.space.hole_to = done.from;
+        }
         self.space.planner.carried_out(done, physical);
         let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
             return self.next_marker(physical, physical);
@@ -262,6 +266,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.announced = None;
         self.space.old_to = 0;
         self.space.written_to = 0;
+        self.space.hole_to = 0;
     }
 
     /// Ends growth: the space ahead is truncated and the marker removed. From now on the kernel
