@@ -279,7 +279,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Takes the failure of a marker or a growth. A refusal for good ends growth. Any other failure
-    /// fails the waiting operations.
+    /// fails the waiting operations, if one of them needs the space: the others may have theirs.
     pub fn on_growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
         let is_needed = self.space.need.take().is_some();
         let was_ending = std::mem::take(&mut self.space.growth_ends);
@@ -297,7 +297,10 @@ impl<T: Clone + PartialEq> Core<T> {
             self.space.exhausted = true;
         } else {
             self.space.exhausted = true;
-            self.fail_waiting(&failure.kind, out);
+            // While growth ends, none of them can be submitted.
+            if is_needed || was_ending {
+                self.fail_waiting(&failure.kind, out);
+            }
         }
         self.pump(out);
     }
