@@ -172,7 +172,7 @@ impl Engine {
     }
 
     /// The first marker found no space on a file system that has some: the file's space for
-    /// attributes is full (ext4), and stays so.
+    /// attributes is full (ext4), and stays so. A quota (EDQUOT) does not.
     fn of_marker(
         &self,
         error: std::io::Error,
@@ -180,7 +180,8 @@ impl Engine {
         room: SpaceLimits,
     ) -> std::io::Error {
         let has_space = plan.is_some_and(|plan| plan.to - plan.from <= room.free_bytes);
-        if is_no_space(&error) && has_space && self.lock().marker().is_none() {
+        let is_full = error.raw_os_error() == Some(libc::ENOSPC);
+        if is_full && has_space && self.lock().marker().is_none() {
             let why = "the inode has no space for another attribute";
             return std::io::Error::other(ErrorKind::Unsupported(why.into()));
         }

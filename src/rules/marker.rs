@@ -71,8 +71,8 @@ pub struct Marker {
     pub grown_from: u64,
     /// The physical size after the growth.
     pub grown_to: u64,
-    /// Different for each marker of a file. Successive markers of one writer in one life of the
-    /// file count up.
+    /// Different for each marker of a file, except for one that only lowers `grown_to` after a
+    /// partial allocation. Successive markers of one writer in one life of the file count up.
     pub epoch: u32,
     /// A count in that life, modulo 256. A marker that announces a truncate or a recycle adds 1.
     /// The marker after a truncate adds 1 more, so that readers of either read again. Absent in
