@@ -67,6 +67,12 @@ impl Worker {
     /// Begins listed operations, waits until one has finished or the bell rings, and delivers
     /// results. False if none can be listed any more, and all have finished.
     pub fn turn(&self) -> bool {
+        if !self.reactor.is_current() {
+            // In the child of a fork the lock may be held forever. A future fails when it is
+            // polled.
+            self.driver.borrow_mut().wait();
+            return true;
+        }
         self.gather();
         if !self.take_up() {
             return false;
@@ -102,7 +108,7 @@ impl Worker {
 
     /// Like [`turn`](Self::turn), without waiting.
     pub fn try_turn(&self) {
-        if self.take_up() {
+        if self.reactor.is_current() && self.take_up() {
             self.driver.borrow_mut().reap(0);
             self.answer();
         }
@@ -219,8 +225,8 @@ impl Drop for CurrentReactor {
         };
         self.let_go.notify_all();
         for slot in left.into_iter().filter(|slot| slot.begin()) {
-            let error =
-                slot.target.error(slot.what.operation(), None, ErrorKind::Os(libc::ECANCELED));
+            let canceled = ErrorKind::Os(libc::ECANCELED);
+            let error = slot.target.error(slot.what.operation(), slot.what.offset(), canceled);
             tell(slot, Err(error));
         }
     }
