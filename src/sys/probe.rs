@@ -353,16 +353,12 @@ pub(crate) fn mounts_of(dev: u64) -> Vec<u64> {
     super::list_mounts().unwrap_or_default().into_iter().filter(is_of_dev).collect()
 }
 
-/// Returns the loop device whose image the file or device is, if there is one. Fails if the mounts
-/// are unreadable, or if the process lacks the descriptors or the memory for the check.
+/// Returns the loop device whose image the file or device is, if there is one. Fails if the process
+/// lacks the descriptors or the memory for the check.
 pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
     let this = rustix::fs::fstat(fd)?;
     let holder = file_system_of(&rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?);
-    let mounts = match mountinfo() {
-        // The process has no /proc.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        mounts => mounts?,
-    };
+    let Some(mounts) = if_there(mountinfo())? else { return Ok(None) };
     let mounts = parse_mounts(&mounts);
     let Some(disks) = if_there(std::fs::read_dir("/sys/block"))? else { return Ok(None) };
     for entry in disks.flatten() {
@@ -376,13 +372,11 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
             continue;
         }
         let name = entry.file_name();
-        // The path is of the mount namespace in which the device was set up. On btrfs the mount has
-        // another number than the file before Linux 6.8. The status has neither problem.
-        let is_ours = match image_behind(&name)? {
-            Some(image) => image.is(&this),
-            // Only images on the file system of our file: a look at others may read a disk that
-            // does not respond.
-            None => is_beside && rustix::fs::stat(image).is_ok_and(|stat| same_file(&stat, &this)),
+        let is_ours = match rustix::fs::stat(image) {
+            // The open device keeps the path in memory.
+            Ok(stat) => same_file(&stat, &this),
+            // The path is of the mount namespace in which the device was set up.
+            Err(_) => image_behind(&name)?.is_some_and(|image| image.is(&this)),
         };
         if is_ours {
             return Ok(Some(name.to_string_lossy().into_owned()));
