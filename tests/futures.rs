@@ -852,7 +852,25 @@ fn calls_that_wait(dir: TestDir) -> TrialResult {
     })?;
     let missing = block_on(AsyncFile::open(OpenOptions::new().write(true), dir.join("missing")));
     assert_eq!(refusal(missing), ErrorKind::Os(libc::ENOENT));
-    assert!(soon(|| assert_tidy(&path, 2 * BLOCK_BYTES).is_ok()));
+    assert_tidy(&path, 2 * BLOCK_BYTES)?;
+    Ok(())
+}
+
+/// The defect: such a call kept the file open, and the close returned before it was closed.
+fn a_close_did_not_wait_for_the_call_of_a_dropped_future(dir: TestDir) -> TrialResult {
+    for round in 0..20 {
+        let path = dir.join(round.to_string());
+        let file = AsyncFile::from(log(Durability::EveryWrite).open(&path)?);
+        block_on(file.append(record(1, 0, 4))).0?;
+        let mut cut = file.set_len(2 * BLOCK_BYTES);
+        let _ = poll_once(&mut cut);
+        drop(cut);
+        block_on(file.close())?;
+        // The call came before the close, or was refused.
+        let blocks = fs::metadata(&path)?.len() / BLOCK_BYTES;
+        assert!([2, 4].contains(&blocks), "round {round}: {blocks}");
+        assert_tidy(&path, blocks * BLOCK_BYTES)?;
+    }
     Ok(())
 }
 
@@ -1035,6 +1053,7 @@ fn trials() -> Vec<Trial> {
         tasks_and_blocking_threads_append_to_one_file,
         memory_comes_back_with_errors,
         calls_that_wait,
+        a_close_did_not_wait_for_the_call_of_a_dropped_future,
         a_forked_child_is_told_at_once_and_has_its_own_reactor,
     ];
     // These tests do not depend on the file system.
