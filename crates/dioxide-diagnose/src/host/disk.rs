@@ -155,8 +155,10 @@ fn number_of(sysfs: &Path) -> Option<u64> {
 }
 
 fn counts(sysfs: &Path) -> Option<Counts> {
-    let iostats = fs::read_to_string(whole(sysfs).join("queue/iostats"));
-    if iostats.is_ok_and(|text| text.trim() == "0") {
+    let whole = whole(sysfs);
+    let iostats = fs::read_to_string(whole.join("queue/iostats"));
+    // A device without queues of requests counts them all the same.
+    if whole.join("mq").is_dir() && iostats.is_ok_and(|text| text.trim() == "0") {
         return None;
     }
     stat(sysfs)

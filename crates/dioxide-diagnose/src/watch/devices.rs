@@ -58,7 +58,7 @@ fn seen(number: u64, disk: &Disk, done: Counts, watched: Duration) -> SeenDevice
         has_fua: disk.has_fua(),
         reads: done.reads,
         writes: done.writes,
-        flushes: Some(done.flushes),
+        flushes: done.counted_flushes(),
         busy_ns: Duration::from_millis(done.busy_ms).as_nanos() as u64,
         queue_max: disk.queue_max(),
         inflight: done.in_flight_ms as f64 / 1e3 / watched.as_secs_f64().max(1e-3),
