@@ -2,7 +2,7 @@
 //! writes around the last block. The power fails at any event, and the model checks each byte after
 //! recovery.
 
-use crate::layout::Layout;
+use crate::layout::{Interrupted, Layout};
 use crate::life::{Crashes, Outcome, drawn, join, lock};
 use crate::records::{BLOCK_BYTES, Number, SECTOR_BYTES};
 use dioxide::sim::{self, Call, Disk, Settings};
@@ -508,27 +508,16 @@ impl Checker {
     /// Returns its content.
     fn check(&self, crashed: &Disk, random: &mut fastrand::Rng) -> Vec<u8> {
         lock(&self.shared.outcome).crashes += 1;
-        if self.every_recovery {
-            for calls in 0.. {
-                let dying = crashed.crash();
-                if self.recover_dying(&dying, calls) {
-                    break;
-                }
-                self.recover(&dying.crash(), &format!("after a crash at call {calls} of recovery"));
-            }
-        } else if random.u8(..3) == 0 {
-            let dying = crashed.crash();
-            self.recover_dying(&dying, random.u64(..8));
-            self.recover(&dying.crash(), "after a crash in recovery");
-        }
+        let interrupted = match self.every_recovery {
+            true => Interrupted::Each,
+            false if random.u8(..3) == 0 => Interrupted::After(random.u64(..8)),
+            false => Interrupted::None,
+        };
+        let recover = |disk: &Disk, when: &str| drop(self.recover(disk, when));
+        let cut_short =
+            self.layout.interrupt_recoveries(crashed, &self.options, interrupted, recover);
+        lock(&self.shared.outcome).recoveries_cut_short += cut_short;
         self.recover(crashed, "after a crash")
-    }
-
-    /// Recovers a file on a disk that dies after `calls` calls. Returns whether the recovery ended
-    /// before.
-    fn recover_dying(&self, dying: &Disk, calls: u64) -> bool {
-        lock(&self.shared.outcome).recoveries_cut_short += 1;
-        self.layout.open_dying(dying, &self.options, calls)
     }
 
     fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {

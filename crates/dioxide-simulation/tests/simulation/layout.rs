@@ -12,6 +12,15 @@ pub enum Layout {
     Striped { members: usize, chunk_bytes: u64 },
 }
 
+/// The recoveries of a file that a crash interrupts.
+pub enum Interrupted {
+    None,
+    /// One, after this many calls.
+    After(u64),
+    /// One after each number of calls.
+    Each,
+}
+
 impl Layout {
     /// Draws the layout of a seed.
     pub fn of(seed: u64) -> Self {
@@ -39,9 +48,36 @@ impl Layout {
         }
     }
 
+    /// Interrupts recoveries of the file, each on a copy of the disk. `check` gets each disk after
+    /// the crash, and when that came. Returns the number of recoveries.
+    pub fn interrupt_recoveries(
+        self,
+        crashed: &Disk,
+        options: &OpenOptions,
+        interrupted: Interrupted,
+        check: impl Fn(&Disk, &str),
+    ) -> u64 {
+        let (first, is_each) = match interrupted {
+            Interrupted::None => return 0,
+            Interrupted::After(calls) => (calls, false),
+            Interrupted::Each => (0, true),
+        };
+        for calls in first.. {
+            let dying = crashed.crash();
+            if self.open_dying(&dying, options, calls) && is_each {
+                return calls + 1;
+            }
+            check(&dying.crash(), &format!("after a crash at call {calls} of recovery"));
+            if !is_each {
+                break;
+            }
+        }
+        1
+    }
+
     /// Opens the file on a disk that dies after `calls` more calls. Returns whether the open ended
     /// before.
-    pub fn open_dying(self, dying: &Disk, options: &OpenOptions, calls: u64) -> bool {
+    fn open_dying(self, dying: &Disk, options: &OpenOptions, calls: u64) -> bool {
         let before = dying.calls();
         dying.die_after(calls);
         let opened = self.open(dying, options).is_ok();

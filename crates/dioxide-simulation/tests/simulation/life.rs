@@ -1,7 +1,7 @@
 //! The life of one file: phases in which several writers use it in parallel, and the steps between
 //! them.
 
-use crate::layout::Layout;
+use crate::layout::{Interrupted, Layout};
 use crate::oracle::Oracle;
 use crate::queues::Queuer;
 use crate::records::{BLOCK_BYTES, SECTORS, Sector, sectors};
@@ -469,19 +469,15 @@ impl Checker {
     /// Returns its content.
     fn check(&self, crashed: &Disk, random: &mut fastrand::Rng) -> Vec<u8> {
         lock(&self.shared.outcome).crashes += 1;
-        if self.every_recovery {
-            for calls in 0.. {
-                let dying = crashed.crash();
-                if self.recover_dying(&dying, calls) {
-                    break;
-                }
-                self.recover(&dying.crash(), &format!("after a crash at call {calls} of recovery"));
-            }
-        } else if random.u8(..4) == 0 {
-            let dying = crashed.crash();
-            self.recover_dying(&dying, random.u64(..8));
-            self.recover(&dying.crash(), "after a crash in recovery");
-        }
+        let interrupted = match self.every_recovery {
+            true => Interrupted::Each,
+            false if random.u8(..4) == 0 => Interrupted::After(random.u64(..8)),
+            false => Interrupted::None,
+        };
+        let recover = |disk: &Disk, when: &str| drop(self.recover(disk, when));
+        let cut_short =
+            self.layout.interrupt_recoveries(crashed, &self.options, interrupted, recover);
+        lock(&self.shared.outcome).recoveries_cut_short += cut_short;
         self.recover(crashed, "after a crash")
     }
 
@@ -506,12 +502,6 @@ impl Checker {
         again.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
         file.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
         self.recover(killed, "after a kill");
-    }
-
-    /// Opens the file on a disk that dies after some calls. Returns whether it needed no more.
-    fn recover_dying(&self, dying: &Disk, calls: u64) -> bool {
-        lock(&self.shared.outcome).recoveries_cut_short += 1;
-        self.layout.open_dying(dying, &self.options, calls)
     }
 
     fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {
