@@ -297,7 +297,7 @@ impl Queue {
     pub fn reap(&self, min: usize) -> Reaped<'_> {
         let mut driver = self.0.borrow_mut();
         driver.reap(min);
-        Reaped { queue: self, left: driver.finished() }
+        Reaped { queue: self, end: driver.taken() + driver.finished() as u64 }
     }
 
     /// Returns the number of operations that are queued, in flight, or finished and not reaped.
@@ -322,24 +322,22 @@ impl Queue {
 #[derive(Debug)]
 pub struct Reaped<'a> {
     queue: &'a Queue,
-    left: usize,
+    /// The number of operations taken from the queue, with its last one.
+    end: u64,
 }
 
 impl Iterator for Reaped<'_> {
     type Item = Completion;
 
     fn next(&mut self) -> Option<Completion> {
-        self.left = self.left.checked_sub(1)?;
-        let next = self.queue.0.borrow_mut().next();
-        if next.is_none() {
-            // Another reap took the rest.
-            self.left = 0;
-        }
-        next
+        let mut driver = self.queue.0.borrow_mut();
+        // Another reap may have taken the rest.
+        if driver.taken() < self.end { driver.next() } else { None }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(self.left))
+        let left = self.end.saturating_sub(self.queue.0.borrow().taken()) as usize;
+        (0, Some(left))
     }
 }
 

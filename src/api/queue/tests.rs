@@ -285,3 +285,17 @@ fn a_file_closed_meanwhile_has_an_append_or_refused_it() {
     }
     assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
 }
+
+/// The defect: an iterator yielded completions of a later reap, once others had taken its own.
+#[test]
+fn an_iterator_yielded_completions_of_a_later_reap() {
+    with_a_queue(|_, file, queue| {
+        (1..=2).for_each(|tag| queue.read_at(file, block(0), 0, tag).unwrap());
+        let mut first = queue.reap(2);
+        assert_eq!(queue.reap(0).count(), 2);
+        queue.read_at(file, block(0), 0, 3).unwrap();
+        let mut later = queue.reap(1);
+        assert_eq!((first.next().map(|done| done.tag), first.size_hint()), (None, (0, Some(0))));
+        assert_eq!((later.size_hint(), later.next().map(|done| done.tag)), ((0, Some(1)), Some(3)));
+    });
+}

@@ -139,6 +139,11 @@ impl Driver {
         self.operations.finished()
     }
 
+    /// Number of finished operations that [`next`](Self::next) has returned.
+    pub fn taken(&self) -> u64 {
+        self.operations.taken
+    }
+
     /// The next finished operation.
     pub fn next(&mut self) -> Option<Completion> {
         self.operations.next()

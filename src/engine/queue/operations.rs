@@ -96,6 +96,8 @@ pub(super) struct Operations {
     /// Durable operations on many files begin together.
     pub begins_on_many: bool,
     finished: VecDeque<Completion>,
+    /// Number of finished operations that [`next`](Self::next) has returned.
+    pub taken: u64,
     spare_batch: Vec<(Token, Dio, bool)>,
 }
 
@@ -109,6 +111,7 @@ impl Operations {
             with_cores: 0,
             begins_on_many: false,
             finished: VecDeque::new(),
+            taken: 0,
             spare_batch: Vec::new(),
         }
     }
@@ -124,7 +127,9 @@ impl Operations {
 
     /// The next finished operation.
     pub fn next(&mut self) -> Option<Completion> {
-        self.finished.pop_front()
+        let next = self.finished.pop_front()?;
+        self.taken += 1;
+        Some(next)
     }
 
     /// Number of operations that were begun and have not finished.
