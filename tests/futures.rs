@@ -1029,6 +1029,45 @@ fn a_forked_child_is_told_though_its_parent_has_the_file_alone(dir: TestDir) -> 
     Ok(())
 }
 
+/// Counts its wakes.
+#[derive(Default)]
+struct Wakes(AtomicU64);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+/// The defect: in the child of a fork, a local reactor woke no task of its parent.
+fn a_forked_child_woke_no_task_of_a_local_reactor(dir: TestDir) -> TrialResult {
+    let local = LocalReactor::new(&QueueOptions::new());
+    let file = local.attach(log(Durability::EveryWrite).open(dir.join("log"))?);
+    let wakes = Arc::<Wakes>::default();
+    let waker = Waker::from(wakes.clone());
+    let mut appends = [0, 1].map(|number| file.append(record(1, number, 1)));
+    let mut context = Context::from_waker(&waker);
+    assert!(Pin::new(&mut appends[0]).poll(&mut context).is_pending());
+    // Begins the first one. The second one is only listed.
+    local.try_turn();
+    assert!(Pin::new(&mut appends[1]).poll(&mut context).is_pending());
+    for turn in [LocalReactor::turn, LocalReactor::try_turn] {
+        assert!(holds_in_a_fork(|| {
+            while wakes.0.load(SeqCst) < 2 {
+                turn(&local);
+            }
+            appends.iter_mut().all(|append| match poll_once(append) {
+                Poll::Ready(done) => is_forked(done),
+                Poll::Pending => false,
+            })
+        }));
+    }
+    for append in appends {
+        local.block_on(append).0?;
+    }
+    Ok(())
+}
+
 fn trials() -> Vec<Trial> {
     type ByExecutor = (&'static str, fn(TestDir, Executor) -> TrialResult);
     let by_executor: &[ByExecutor] = named![
@@ -1063,7 +1102,8 @@ fn trials() -> Vec<Trial> {
         it_panics_when_polled_again,
         a_turn_ends_when_it_was_woken_before,
         files_and_reactors_can_be_shown,
-        a_forked_child_is_told_though_its_parent_has_the_file_alone
+        a_forked_child_is_told_though_its_parent_has_the_file_alone,
+        a_forked_child_woke_no_task_of_a_local_reactor
     ];
     let on_ext4 = |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") };
     let mut all = Vec::new();

@@ -141,7 +141,10 @@ impl LocalReactor {
         let main = Arc::new(Main { is_woken: AtomicBool::new(true), bell: self.worker.bell() });
         let waker = Waker::from(main.clone());
         loop {
-            if main.is_woken.swap(false, Ordering::AcqRel)
+            // In the child of a fork an operation may end without a wake.
+            let is_woken =
+                main.is_woken.swap(false, Ordering::AcqRel) || !self.reactor.0.is_current();
+            if is_woken
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
                 // Another thread may have closed a file meanwhile.

@@ -138,6 +138,11 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(self.0.lock().expect("loom poisons nothing"))
     }
+
+    /// Takes the lock, unless it is held.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok().map(MutexGuard)
+    }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Mutex<T> {

@@ -9,7 +9,7 @@ use super::world;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// A mutex that is never poisoned.
@@ -45,9 +45,22 @@ impl<T> Mutex<T> {
         }
     }
 
+    /// Takes the lock, unless it is held. Not for a simulation, whose scheduler does not see it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let value = match self.0.try_lock() {
+            Ok(value) => value,
+            Err(TryLockError::Poisoned(value)) => value.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard {
+            value: Some(value),
+            #[cfg(any(test, feature = "sim"))]
+            held: None,
+        })
+    }
+
     #[cfg(any(test, feature = "sim"))]
     fn lock_in(&self, task: world::WorldTask) -> MutexGuard<'_, T> {
-        use std::sync::TryLockError;
         task.may_be_preempted();
         let value = loop {
             match self.0.try_lock() {

@@ -68,9 +68,8 @@ impl Worker {
     /// results. False if none can be listed any more, and all have finished.
     pub fn turn(&self) -> bool {
         if !self.reactor.is_current() {
-            // In the child of a fork the lock may be held forever. A future fails when it is
-            // polled.
             self.driver.borrow_mut().wait();
+            self.answer_in_child();
             return true;
         }
         self.gather();
@@ -108,10 +107,25 @@ impl Worker {
 
     /// Like [`turn`](Self::turn), without waiting.
     pub fn try_turn(&self) {
-        if self.reactor.is_current() && self.take_up() {
+        if !self.reactor.is_current() {
+            self.driver.borrow_mut().reap(0);
+            self.answer_in_child();
+        } else if self.take_up() {
             self.driver.borrow_mut().reap(0);
             self.answer();
         }
+    }
+
+    /// Refuses the parent's operations in the child of a fork, and wakes their tasks.
+    fn answer_in_child(&self) {
+        // Another thread of the parent may hold the lock forever. Then a future fails when it is
+        // polled.
+        let listed =
+            self.reactor.state.try_lock().map(|mut state| std::mem::take(&mut state.listed));
+        for slot in listed.into_iter().flatten().filter(|slot| slot.begin()) {
+            refuse(slot, ErrorKind::Forked);
+        }
+        self.answer();
     }
 
     /// Yields to tasks that were woken together, as long as more of them come back. Operations that
@@ -186,6 +200,12 @@ impl Worker {
     }
 }
 
+/// Refuses an operation that the queue never had.
+fn refuse(slot: Arc<Listed>, kind: ErrorKind) {
+    let error = slot.target.error(slot.what.operation(), slot.what.offset(), kind);
+    tell(slot, Err(error));
+}
+
 /// Stores a result and wakes its task. Borrows nothing of the worker, since wakers and dropped
 /// memory may run any code.
 fn tell(slot: Arc<Listed>, result: Result<u64>) {
@@ -225,9 +245,7 @@ impl Drop for CurrentReactor {
         };
         self.let_go.notify_all();
         for slot in left.into_iter().filter(|slot| slot.begin()) {
-            let canceled = ErrorKind::Os(libc::ECANCELED);
-            let error = slot.target.error(slot.what.operation(), slot.what.offset(), canceled);
-            tell(slot, Err(error));
+            refuse(slot, ErrorKind::Os(libc::ECANCELED));
         }
     }
 }
