@@ -373,7 +373,8 @@ impl Future for SyncData<'_> {
 
 /// A blocking call in its own thread, which begins with the first poll. If no thread can be
 /// started, the polling thread runs it. Dropped before the first poll, it does nothing, except that
-/// a file that it was to close is dropped. Dropped later, the call continues.
+/// a file that it was to close is dropped. Dropped later, the call continues. If the file is closed
+/// first, the call changes nothing, but keeps the descriptor until it ends.
 #[must_use = "nothing begins before it is polled"]
 pub struct Blocking<'a, T> {
     progress: Calling<T>,

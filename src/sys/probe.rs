@@ -375,7 +375,8 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
         let is_ours = match rustix::fs::stat(image) {
             // The open device keeps the path in memory.
             Ok(stat) => same_file(&stat, &this),
-            // The path is of the mount namespace in which the device was set up.
+            // The path is of the mount namespace in which the device was set up. It may also name
+            // another file here: that image is not found.
             Err(_) => image_behind(&name)?.is_some_and(|image| image.is(&this)),
         };
         if is_ours {
@@ -404,8 +405,8 @@ impl LoopImage {
     }
 }
 
-/// Returns the image behind the loop device of this name, without an access to the image. None if
-/// the process may not open the device, or it has no image.
+/// Returns the image behind the loop device of this name, without its path. None if the process may
+/// not open the device, or it has no image.
 fn image_behind(name: &OsStr) -> io::Result<Option<LoopImage>> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -469,12 +470,19 @@ impl Mount<'_> {
         Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
     }
 
-    /// Whether it is a file system of the kernel on a disk. Those keep the attributes of an open
-    /// file in memory. Others, with the major number 0, may ask a server for them.
+    /// Whether it is a file system of the kernel on a disk or in memory. Those keep the attributes
+    /// of an open file in memory. Others may ask a server for them, also with the device number of
+    /// a disk (`fuseblk`, `gfs2`).
     fn is_local(&self) -> bool {
-        !self.device.starts_with("0:") || self.kind == "btrfs"
+        LOCAL.contains(&self.kind)
     }
 }
+
+/// The file systems of the kernel that need no server and no other machine.
+const LOCAL: [&str; 15] = [
+    "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "ntfs3",
+    "tmpfs", "udf", "vfat", "xfs", "zfs",
+];
 
 /// Parses the mounts of mountinfo.
 fn parse_mounts(mounts: &str) -> Vec<Mount<'_>> {
@@ -523,13 +531,15 @@ mod tests {
     #[test]
     fn an_image_on_a_stalled_file_system_is_not_looked_at() {
         let table = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/fuse rw - fuse x rw\n\
-                      3 1 8:1 /a /mnt/fused rw - ext4 /dev/sda1 rw\n";
+                      3 1 8:1 /a /mnt/fused rw - ext4 /dev/sda1 rw\n\
+                      4 1 8:17 / /host rw - fuseblk /dev/sdb1 rw\n";
         let mounts = &parse_mounts(table);
         assert_eq!(device_of_mount(mounts, "/mnt/fuse/disk"), Some(rustix::fs::makedev(0, 50)));
         assert_eq!(device_of_mount(mounts, "/mnt/fused/disk"), Some(rustix::fs::makedev(8, 1)));
         assert_eq!(device_of_mount(mounts, "/images/disk"), Some(rustix::fs::makedev(8, 1)));
         assert!(!mount_of(mounts, "/mnt/fuse/disk").unwrap().is_local());
         assert!(mount_of(mounts, "/mnt/fused/disk").unwrap().is_local());
+        assert!(!mount_of(mounts, "/host/disk").unwrap().is_local());
     }
 
     /// The defect: on btrfs before Linux 6.8 the file had another device number than its mount.
