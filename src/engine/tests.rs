@@ -431,6 +431,33 @@ fn a_write_far_past_the_end_leaves_a_hole() {
     assert_eq!(after.backend.content(9000), Some(9));
 }
 
+/// The defect: after a refused write behind the end, appends asked for its marker as well, and
+/// failed although they had space.
+#[test]
+fn a_refused_write_past_the_end_stopped_appends_with_space() {
+    let file = open(Disk::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    // One for the write, and all that appends would ask for.
+    (0..4).for_each(|_| file.backend.fail(Call::Marker, 0, libc::ENOSPC));
+    let error = file.write_at(&record(9, 1), 9000 * BLOCK_BYTES, true).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC));
+    assert_eq!(file.append(&record(2, 1), true), Ok(BLOCK_BYTES));
+    assert_eq!(contents(&open(file.backend.crash(|_| true))), [1, 2]);
+}
+
+/// The defect: a hole counted that a failed growth did not leave. The space ahead was not charged.
+#[test]
+fn a_failed_growth_left_the_hole_that_it_announced() {
+    let file = open(Disk::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    let ahead = file.lock().grown_ahead();
+    assert!(ahead > 0);
+    // The second marker of the growth.
+    file.backend.fail(Call::Marker, 1, libc::ENOSPC);
+    file.write_at(&record(9, 1), 9000 * BLOCK_BYTES, true).unwrap_err();
+    assert_eq!(file.lock().grown_ahead(), ahead);
+}
+
 #[test]
 fn zeroed_space_leaves_the_end_to_the_caller_until_it_truncates() {
     let file =

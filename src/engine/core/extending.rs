@@ -545,7 +545,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
 impl<T> WaitingGroup<T> {
     /// The target of the first member.
-    fn place(&self) -> Target {
+    pub(super) fn place(&self) -> Target {
         self.members[0].0
     }
 

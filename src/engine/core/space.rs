@@ -157,9 +157,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Returns the marker for a file grown to `physical`, valid while writers use that space. It
     /// announces the next step as well, so one marker ends this growth and permits the next one.
     pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
-        if done.from > self.sizes.physical {
-            self.space.hole_to = done.from;
-        }
+        self.space.growing_from = done.from;
         self.space.planner.carried_out(done, physical);
         let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
             return self.next_marker(physical, physical);
@@ -238,21 +236,46 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Takes the result of a growth job: the new physical size, with its marker; or an error for
     /// lack of space.
     pub fn on_grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
-        let (need, tried) = (self.space.need.take(), self.space.tried.take());
-        let is_untried = |need: Need| tried.is_some_and(|tried: Need| need.least < tried.least);
-        match (result, need) {
-            (Ok(physical), _) => {
+        match result {
+            Ok(physical) => {
+                let from = std::mem::take(&mut self.space.growing_from);
+                if from > self.sizes.physical {
+                    self.space.hole_to = from;
+                }
                 self.sizes.grow_to(physical);
+                (self.space.need, self.space.tried) = (None, None);
                 self.space.exhausted = false;
             }
-            // There may be space for the operation that came before.
-            (Err(_), Some(need)) if is_untried(need) => self.space.need = Some(need),
-            (Err(kind), Some(need)) if need.least > self.sizes.physical => {
-                self.refuse(need, kind, out)
+            Err(kind) => {
+                match self.need_of_failed() {
+                    Some(need) if need.least > self.sizes.physical => self.refuse(need, kind, out),
+                    _ => self.space.exhausted |= self.space.need.is_none(),
+                }
+                self.leave_refused_mode();
             }
-            (Err(_), _) => self.space.exhausted = true,
         }
         self.pump(out);
+    }
+
+    /// Takes what the operations need that a failed growth job was for. None if an operation with a
+    /// smaller need has come before them: it may find space.
+    fn need_of_failed(&mut self) -> Option<Need> {
+        self.space.growing_from = 0;
+        let (need, tried) = (self.space.need, self.space.tried.take());
+        let is_untried = |need: Need| tried.is_some_and(|tried| need.least < tried.least);
+        let need = need.filter(|need| !is_untried(*need))?;
+        self.space.need = None;
+        Some(need)
+    }
+
+    /// Leaves positional mode if the positional writes that asked for it were refused. Appends
+    /// would need another marker, for which there is no space.
+    fn leave_refused_mode(&mut self) {
+        let is_marked = |mode| self.space.marker.is_some_and(|marker| marker.mode == mode);
+        let asks = self.waiting.iter().any(|group| group.place() != Target::End);
+        if is_marked(Mode::AppendOnly) && !asks {
+            self.space.mode = Mode::AppendOnly;
+        }
     }
 
     /// Whether an operation waits for growth.
@@ -279,9 +302,10 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Takes the failure of a marker or a growth. A refusal for good ends growth. Any other failure
-    /// fails the waiting operations, if one of them needs the space: the others may have theirs.
+    /// of a growth fails the operations that need it. That of a marker alone fails all that wait.
     pub fn on_growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
-        let is_needed = self.space.need.take().is_some();
+        let is_needed = self.space.need.is_some();
+        let (need, untried) = (self.need_of_failed(), self.space.need.take());
         let was_ending = std::mem::take(&mut self.space.growth_ends);
         // A file whose end is unknown must change only as its marker announces.
         let may_end =
@@ -297,9 +321,18 @@ impl<T: Clone + PartialEq> Core<T> {
             self.space.exhausted = true;
         } else {
             self.space.exhausted = true;
-            // While growth ends, none of them can be submitted.
-            if is_needed || was_ending {
-                self.fail_waiting(&failure.kind, out);
+            let lacks_space = matches!(failure.kind, ErrorKind::NoSpace(_));
+            match need {
+                // While growth ends, none of them can be submitted.
+                _ if was_ending => self.fail_waiting(&failure.kind, out),
+                Some(need) if need.least > self.sizes.physical => {
+                    self.refuse(need, failure.kind, out)
+                }
+                Some(_) => self.fail_waiting(&failure.kind, out),
+                None => self.space.need = untried,
+            }
+            if lacks_space {
+                self.leave_refused_mode();
             }
         }
         self.pump(out);
