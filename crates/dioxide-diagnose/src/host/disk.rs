@@ -1,6 +1,7 @@
 //! The block device below a file, and its counters of completed requests, from sysfs.
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
+use super::cached;
+use rustix::fs::{major, makedev, minor};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -142,9 +143,9 @@ pub fn below(number: u64) -> BTreeSet<u64> {
     found
 }
 
-/// The device of a file, without a request to its file system, which may not answer.
+/// The device of a file. None if its file system may have to be asked.
 fn device_of(file: &str) -> Option<u64> {
-    let found = statx(CWD, file, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    let found = cached::status(file.as_ref())?;
     Some(makedev(found.stx_dev_major, found.stx_dev_minor))
 }
 
@@ -156,9 +157,11 @@ fn number_of(sysfs: &Path) -> Option<u64> {
 
 fn counts(sysfs: &Path) -> Option<Counts> {
     let whole = whole(sysfs);
+    // zram counts requests whatever this is.
+    let is_zram =
+        whole.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"zram"));
     let iostats = fs::read_to_string(whole.join("queue/iostats"));
-    // A device without queues of requests counts them all the same.
-    if whole.join("mq").is_dir() && iostats.is_ok_and(|text| text.trim() == "0") {
+    if !is_zram && iostats.is_ok_and(|text| text.trim() == "0") {
         return None;
     }
     stat(sysfs)
@@ -279,6 +282,12 @@ mod tests {
         assert!(disks.iter().all(|disk| disk.read().is_some()));
         fs::write(dir.path().join("queue/iostats"), "0\n").unwrap();
         assert!(disks.iter().all(|disk| disk.read().is_none()));
+        fs::remove_dir(dir.path().join("mq")).unwrap();
+        assert!(disks.iter().all(|disk| disk.read().is_none()), "as of dm");
+        let zram = dir.path().join("zram0");
+        device(&zram, &[]);
+        fs::write(zram.join("queue/iostats"), "0\n").unwrap();
+        assert!(Disk { sysfs: vec![zram] }.read().is_some());
     }
 
     /// The defect: two partitions of one disk added all flushes of the disk twice.

@@ -1,6 +1,7 @@
 //! The directories of an overlayfs, from the options of its mount.
 
-use super::mount::{Mount, mount_of_path};
+use super::cached;
+use super::mount::{Mount, mount_of};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -54,7 +55,9 @@ fn below_at_most(mount: &Mount, overlays_max: u32) -> Option<Mount> {
         return Some(mount.clone());
     }
     let first = directories(mount).into_iter().next()?;
-    below_at_most(&mount_of_path(&first.path)?, overlays_max.checked_sub(1)?)
+    // The kernel keeps it in its cache for the mount.
+    let directory = cached::open(&first.path)?.into();
+    below_at_most(&mount_of(&directory).ok()??, overlays_max.checked_sub(1)?)
 }
 
 /// Splits at separators without a backslash before them.
@@ -97,6 +100,7 @@ fn unescape(text: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::mount::mount_of_path;
 
     fn mount(fs: &str, options: &str) -> Mount {
         Mount {

@@ -23,28 +23,23 @@ const THROTTLED_MIN: f64 = 0.1;
 /// With fewer periods the share is chance.
 const PERIODS_MIN: u64 = 5;
 
-/// The I/O limit that was reached most. Waits for I/O are then longer, whatever they are for, also
-/// those for a thread that waits for the device. Waits on files of other devices are not, nor are
-/// those that need I/O in the other direction.
+/// The reached I/O limit that prolongs most of the I/O time. Waits for I/O are then longer,
+/// whatever they are for, also those for a thread that waits for the device.
 pub fn of_io(case: &Case<'_>) -> Option<Finding> {
-    let (group, io) = most_used(case).filter(|(_, io)| used(case, io) >= REACHED_MIN)?;
+    let reached = limits(case).filter(|(_, io)| used(case, io) >= REACHED_MIN);
+    let prolonged =
+        reached.map(|(group, io)| (case.share(|seen| is_prolonged(case, io, seen)), group, io));
+    let (share, group, io) = prolonged.max_by(|one, other| {
+        one.0.total_cmp(&other.0).then(used(case, one.2).total_cmp(&used(case, other.2)))
+    })?;
     let done = case.per_second(io.done);
     let device = io.device_name.clone().unwrap_or(format!("{}:{}", io.device.0, io.device.1));
     let file = format!("{}/{}", group.path, io.file);
     let what = if io.quantity.starts_with('r') { "reads" } else { "writes" };
     let of = if io.quantity.ends_with("iops") { rate } else { bytes_rate };
-    // The files may be on a partition of the device, or above it.
-    let has_files = case.evidence.files.iter().any(|file| file.device == io.device);
-    let is_elsewhere =
-        |seen: &Seen<'_>| has_files && seen.file.is_some_and(|file| file.device != io.device);
-    let is_limited = |seen: &Seen<'_>| {
-        !matches!(seen.kind, Kind::Processor | Kind::Unknown)
-            && !is_elsewhere(seen)
-            && reads(seen).is_none_or(|reads| reads == io.quantity.starts_with('r'))
-    };
     Some(Finding {
         wall: Wall::CgroupLimit,
-        share: case.share(is_limited),
+        share,
         file: None,
         verdict: format!(
             "The cgroup limits I/O: {} allows {what} on {device} at {}, and {} were done.",
@@ -55,6 +50,17 @@ pub fn of_io(case: &Case<'_>) -> Option<Finding> {
         evidence: evidence(case, group, io, &file),
         advice: advice(io, &file),
     })
+}
+
+/// Whether a limit prolongs a wait. It does not on files of other devices, nor if the wait needs
+/// I/O in the other direction.
+fn is_prolonged(case: &Case<'_>, io: &IoLimit, seen: &Seen<'_>) -> bool {
+    // The files may be on a partition of the device, or above it.
+    let has_files = case.evidence.files.iter().any(|file| file.device == io.device);
+    let is_elsewhere = has_files && seen.file.is_some_and(|file| file.device != io.device);
+    !matches!(seen.kind, Kind::Processor | Kind::Unknown)
+        && !is_elsewhere
+        && reads(seen).is_none_or(|reads| reads == io.quantity.starts_with('r'))
 }
 
 /// Whether a wait needs reads of the device, not writes. None if that is not known, or if it is
@@ -68,11 +74,14 @@ fn reads(seen: &Seen<'_>) -> Option<bool> {
     }
 }
 
+/// The limits on I/O, each with its cgroup.
+fn limits<'a>(case: &Case<'a>) -> impl Iterator<Item = (&'a SeenCgroup, &'a IoLimit)> {
+    case.evidence.cgroups.iter().flat_map(|group| group.io.iter().map(move |io| (group, io)))
+}
+
 /// The limit that is used most.
 fn most_used<'a>(case: &Case<'a>) -> Option<(&'a SeenCgroup, &'a IoLimit)> {
-    let all =
-        case.evidence.cgroups.iter().flat_map(|group| group.io.iter().map(move |io| (group, io)));
-    all.max_by(|one, other| used(case, one.1).total_cmp(&used(case, other.1)))
+    limits(case).max_by(|one, other| used(case, one.1).total_cmp(&used(case, other.1)))
 }
 
 /// The pressure on the innermost cgroup under much of it, for a verdict without a limit that is

@@ -176,8 +176,12 @@ fn named_processes() -> Vec<Named> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let of = |pid: u32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-        // Threads of the kernel and zombies have no executable.
-        let has_program = fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|it| !it.is_empty());
+        // Threads of the kernel and zombies have no executable. The first thread may be a zombie.
+        let has_program = |dir: &Path| fs::read(dir.join("cmdline")).is_ok_and(|it| !it.is_empty());
+        let process = format!("/proc/{pid}");
+        let mut threads = fs::read_dir(format!("{process}/task")).into_iter().flatten().flatten();
+        let has_program =
+            has_program(process.as_ref()) || threads.any(|thread| has_program(&thread.path()));
         (has_program && pid != std::process::id())
             .then(|| (pid, name.trim_end_matches('\n').to_owned()))
     };

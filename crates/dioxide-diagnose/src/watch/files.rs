@@ -3,9 +3,9 @@
 use super::process::Process;
 use crate::evidence::SeenFile;
 use crate::host::mount::{Mount, mounts_of};
-use crate::host::{ext4, overlay};
+use crate::host::{cached, ext4, overlay};
 use rustix::fs::{
-    AtFlags, CWD, FileType, OFlags, Statx, StatxFlags, major, makedev, minor, readlinkat, statx,
+    AtFlags, FileType, OFlags, Statx, StatxFlags, major, makedev, minor, readlinkat, statx,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -26,9 +26,6 @@ pub struct Files {
     /// By mount ID. None for unknown IDs.
     mounts: HashMap<u64, Option<Mount>>,
 }
-
-/// File systems without a server. Their files may have no block device.
-const LOCAL: [&str; 4] = ["btrfs", "overlay", "tmpfs", "zfs"];
 
 /// The kernel's bit, which O_SYNC includes. rustix means O_SYNC by both names.
 const O_DSYNC: u32 = 0o10000;
@@ -126,7 +123,7 @@ impl Files {
     }
 
     fn look_up(&mut self, process: &Process, descriptor: i32) -> Option<Open> {
-        let status = status(&process.dir, &process.path_of_files(&format!("fd/{descriptor}")))?;
+        let status = status(&process.dir, &process.path_of(&format!("fd/{descriptor}")))?;
         let identity = Identity::of(&status);
         let key = (process.pid, descriptor);
         if self.descriptors.get(&key).is_none_or(|known| known.identity != identity) {
@@ -155,7 +152,7 @@ impl Files {
         if flags.contains(OFlags::PATH) {
             return nothing;
         }
-        let link = process.path_of_files(&format!("fd/{number}"));
+        let link = process.path_of(&format!("fd/{number}"));
         let Ok(path) = readlinkat(&process.dir, link, Vec::new()) else { return nothing };
         let path = path.to_string_lossy().into_owned();
         let file = self.known(file_identity, &path).or_else(|| {
@@ -204,7 +201,7 @@ impl Files {
 
     /// The known file behind a descriptor of another process.
     pub fn identified(&self, process: &Process, descriptor: i32) -> Option<usize> {
-        let status = status(&process.dir, &process.path_of_files(&format!("fd/{descriptor}")))?;
+        let status = status(&process.dir, &process.path_of(&format!("fd/{descriptor}")))?;
         self.by_identity.get(&Identity::of(&status)?).copied()
     }
 
@@ -317,12 +314,9 @@ impl OpenedFile {
         self.file.is_sync |= flags.contains(OFlags::SYNC);
     }
 
-    /// Its status by its path, if that still leads to it. Only on local file systems: a path on
-    /// another one may not answer.
+    /// Its status by its path, if that still leads to it.
     fn by_path(&self) -> Option<Statx> {
-        let is_local =
-            major(self.disk) != 0 || self.file.fs.as_deref().is_some_and(|fs| LOCAL.contains(&fs));
-        let status = is_local.then(|| status(CWD, &self.file.path)).flatten()?;
+        let status = cached::status(self.file.path.as_ref())?;
         (Identity::of(&status) == Some(self.identity)).then_some(status)
     }
 
@@ -370,7 +364,7 @@ fn device_size(number: u64) -> Option<u64> {
 }
 
 fn info_of(process: &Process, descriptor: i32) -> Option<String> {
-    process.read(&process.path_of_files(&format!("fdinfo/{descriptor}")))
+    process.read(&process.path_of(&format!("fdinfo/{descriptor}")))
 }
 
 /// The flags of a descriptor, by its `fdinfo`.
@@ -386,6 +380,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::CWD;
 
     /// The defect: each scan added a file again that two containers have at different paths.
     #[test]
@@ -399,17 +394,5 @@ mod tests {
             files.add(OpenedFile::new(path.to_owned(), identity, &status, None));
         }
         assert_eq!(paths.map(|path| files.known(identity, path)), [Some(0), Some(1)]);
-    }
-
-    /// The defect: `stat` of a path on a server that is gone never returns.
-    #[test]
-    fn a_path_that_may_be_on_a_server_is_not_looked_up() {
-        let path = "/proc/self/stat".to_owned();
-        let status = status(CWD, &path).unwrap();
-        let identity = Identity::of(&status).unwrap();
-        let mut files = Files::default();
-        files.add(OpenedFile::new(path, identity, &status, None));
-        files.take_sizes();
-        assert_eq!(files.file(0).size_bytes, None);
     }
 }

@@ -40,7 +40,7 @@ mod watched;
 
 use crate::activity::Activity;
 use crate::channels::{self, Does};
-use crate::evidence::{Call, DirectIo, Evidence, SeenDevice, SeenFile, Sighting, Subject};
+use crate::evidence::{Call, DirectIo, Evidence, SeenFile, Sighting, Subject};
 use crate::select::Selection;
 use calls::{About, RawCall, Transfer};
 use cgroups::Cgroups;
@@ -55,7 +55,7 @@ use rivals::{Rivals, waits_for_inode};
 use rustix::fs::makedev;
 use rustix::thread::CpuSet;
 use stacks::Stacks;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -451,7 +451,7 @@ impl Gathering {
         self.scan_files();
         self.files.take_sizes();
         let watched = self.ended - self.begun;
-        let devices = self.devices.finish(watched);
+        let mut devices = self.devices.finish(watched);
         let mut unseen = std::mem::take(&mut self.watched.unseen);
         if let Subject::Program { pid, command, processes, .. } = &mut subject {
             *pid = self.watched.pid;
@@ -459,7 +459,6 @@ impl Gathering {
             *processes = self.tally.processes();
         }
         let threads = self.tally.threads();
-        let has_calls = self.tracer.as_ref().is_some_and(Tracer::has_calls);
         let (traced, batches) = self
             .tracer
             .map(|tracer| tracer.stop(&self.files, self.begun.elapsed()))
@@ -476,10 +475,10 @@ impl Gathering {
         let futexes = self.queues.futexes();
         let (queues, waiters) = self.queues.finish();
         let ((sightings, sampled), files) = (self.tally.finish(&waiters), self.files.finish());
-        let devices =
-            of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
-        let numbers =
-            devices.iter().map(|device| makedev(device.number.0, device.number.1)).collect();
+        let worked_on =
+            devices_of_work(&sightings, &files, traced.direct.as_deref().unwrap_or_default());
+        devices.retain(|device| worked_on.contains(&device.number));
+        let numbers = worked_on.into_iter().map(|(major, minor)| makedev(major, minor)).collect();
         let cpus = match self.cpus.count() {
             0 => thread::available_parallelism().map_or(1, usize::from),
             of_program => of_program as usize,
@@ -510,30 +509,25 @@ impl Gathering {
             unseen: unseen.into_iter().collect(),
         };
         if self.watched.whom.is_program() {
-            evidence.activity = self.recorder.finish(&evidence, has_calls, &sampled);
+            evidence.activity = self.recorder.finish(&evidence, traced.has_calls, &sampled);
         }
         evidence
     }
 }
 
-/// The devices of files with I/O or with O_DIRECT. Others, like the device of the program's log, do
-/// not matter.
-fn of_work(
-    mut devices: Vec<SeenDevice>,
+/// The devices of files with I/O or with O_DIRECT, by number. Others, like the device of the
+/// program's log, do not matter.
+fn devices_of_work(
     sightings: &[Sighting],
     files: &[SeenFile],
     direct: &[DirectIo],
-) -> Vec<SeenDevice> {
+) -> BTreeSet<(u32, u32)> {
     let in_calls = sightings.iter().filter_map(|sighting| sighting.call.as_ref()?.file);
     let traced = direct.iter().filter_map(|direct| direct.file);
     let worked_on: HashSet<usize> = in_calls.chain(traced).collect();
-    devices.retain(|device| {
-        let is_below = |(index, file): (usize, &SeenFile)| {
-            file.device == device.number && (file.is_direct || worked_on.contains(&index))
-        };
-        files.iter().enumerate().any(is_below)
-    });
-    devices
+    let files = files.iter().enumerate();
+    let its = files.filter(|(index, file)| file.is_direct || worked_on.contains(index));
+    its.map(|(_, file)| file.device).collect()
 }
 
 /// The calls of threads in this pass and in the one before. A thread that is still in the same call

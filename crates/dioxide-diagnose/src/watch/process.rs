@@ -28,6 +28,8 @@ pub struct Process {
     /// Whether its program is of 32 bits, whose calls have other numbers on a kernel of 64 bits.
     pub is_32_bit: bool,
     pub threads: BTreeMap<u32, Thread>,
+    /// A thread that had not ended when the process was found: the first one, if it is that.
+    pub living: u32,
 }
 
 /// The readable files of a process.
@@ -102,20 +104,26 @@ impl Process {
             rights: Rights { descriptors: false, calls: false, stacks: false },
             is_32_bit: false,
             threads: BTreeMap::new(),
+            living: pid,
         };
+        // After the end of the first thread, its files are those of a zombie.
+        if process.state_of_first() == Some('Z') {
+            let tids = numbers(&process.dir, "task").unwrap_or_default();
+            process.living = tids.into_iter().find(|tid| *tid != pid).unwrap_or(pid);
+        }
         process.find_rights();
         Ok(process)
     }
 
     fn find_rights(&mut self) {
         let can_read = |name: &str| {
-            let source = Source::Path(format!("task/{}/{name}", self.pid));
+            let source = Source::Path(format!("task/{}/{name}", self.living));
             source.read(&self.dir, &mut [0; TEXT_MAX]).is_ok()
         };
-        let descriptors = numbers(&self.dir, "fd").is_ok();
+        let descriptors = numbers(&self.dir, &self.path_of("fd")).is_ok();
         // Not its file, which may be on a file system that does not answer.
         let mut start = [0; 8];
-        let auxv = self.open("auxv");
+        let auxv = self.open(&self.path_of("auxv"));
         let has_start = auxv.is_some_and(|mut auxv| auxv.read_exact(&mut start).is_ok());
         self.is_32_bit = has_start && is_of_32_bits(start);
         let calls = can_read("syscall") && !self.is_32_bit;
@@ -194,7 +202,7 @@ impl Process {
 
     /// Its command line. None for a zombie, and during exec.
     pub fn command(&self) -> Option<String> {
-        let arguments = self.read("cmdline").unwrap_or_default().replace('\0', " ");
+        let arguments = self.read(&self.path_of("cmdline")).unwrap_or_default().replace('\0', " ");
         let arguments = arguments.trim();
         (!arguments.is_empty()).then(|| arguments.to_owned())
     }
@@ -212,23 +220,31 @@ impl Process {
     }
 
     pub fn descriptors(&self) -> Vec<i32> {
-        let there = numbers(&self.dir, &self.path_of_files("fd")).unwrap_or_default();
+        let there = numbers(&self.dir, &self.path_of("fd")).unwrap_or_default();
         there.into_iter().map(|fd| fd as i32).collect()
     }
 
-    /// The path of `fd` or `fdinfo` in its directory. The first thread may have ended, and then has
-    /// no descriptors: the path is that of another one.
-    pub fn path_of_files(&self, name: &str) -> String {
-        match self.threads.keys().next() {
-            Some(tid) if !self.threads.contains_key(&self.pid) => format!("task/{tid}/{name}"),
-            _ => name.to_owned(),
-        }
+    /// The path in its directory of a file that a zombie does not have (`fd`, `mem`). It is that of
+    /// its first thread, or of another one if that has ended.
+    pub fn path_of(&self, name: &str) -> String {
+        let tid = match self.threads.keys().next() {
+            Some(first) if !self.threads.contains_key(&self.pid) => *first,
+            Some(_) => self.pid,
+            None => self.living,
+        };
+        if tid == self.pid { name.to_owned() } else { format!("task/{tid}/{name}") }
+    }
+
+    /// The state of its first thread, which is also that of the process.
+    fn state_of_first(&self) -> Option<char> {
+        self.read("stat")?.rsplit_once(") ")?.1.chars().next()
     }
 
     /// Reads its memory at `address` into `bytes`; false if that is not possible. Opens the memory
     /// each time, because exec replaces it.
     pub fn read_memory(&self, address: u64, bytes: &mut [u8]) -> bool {
-        self.open("mem").is_some_and(|memory| memory.read_exact_at(bytes, address).is_ok())
+        self.open(&self.path_of("mem"))
+            .is_some_and(|memory| memory.read_exact_at(bytes, address).is_ok())
     }
 
     /// A file in its directory.
@@ -364,12 +380,12 @@ mod tests {
             process.find_threads(0).unwrap();
             let own = gettid().as_raw_nonzero().get() as u32;
             process.threads.retain(|tid, _| *tid == own);
-            let is_of_thread = process.path_of_files("fd") == format!("task/{own}/fd");
+            let is_of_thread = process.path_of("fd") == format!("task/{own}/fd");
             is_of_thread && !process.descriptors().is_empty()
         });
         assert!(seen.join().unwrap());
         let first = Process::find(std::process::id()).unwrap();
-        assert_eq!(first.path_of_files("fdinfo/1"), "fdinfo/1");
+        assert_eq!(first.path_of("fdinfo/1"), "fdinfo/1");
     }
 
     /// Their calls were decoded by the numbers of 64 bits.

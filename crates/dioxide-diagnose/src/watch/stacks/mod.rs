@@ -90,7 +90,7 @@ impl Stacks {
         if !is_such(&call) {
             return None;
         }
-        let memory = process.open("mem")?;
+        let memory = process.open(&process.path_of("mem"))?;
         let mappings = find_maps(&mut self.maps, process, [pc, sp])?;
         let end = maps::at(mappings, sp)?.end;
         let mut stack = vec![0; (end - sp).min(STACK_BYTES_MAX) as usize];
@@ -138,7 +138,7 @@ fn find_maps<'a>(
         lacks(&known.mappings, addresses) && known.read.elapsed() >= MAPS_INTERVAL
     });
     if is_stale {
-        let mappings = maps::parse_maps(&process.read("maps")?);
+        let mappings = maps::parse_maps(&process.read(&process.path_of("maps"))?);
         maps.insert(process.pid, Maps { mappings, read: Instant::now() });
     }
     Some(&maps.get(&process.pid)?.mappings)
@@ -195,7 +195,7 @@ impl Images {
 fn open(mapping: &Mapping, (_, inode): FileId, process: &Process) -> Option<File> {
     let range = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
     process.open(&range).or_else(|| {
-        let file = process.open(&format!("root{}", mapping.path))?;
+        let file = process.open(&process.path_of(&format!("root{}", mapping.path)))?;
         (file.metadata().ok()?.ino() == inode).then_some(file)
     })
 }

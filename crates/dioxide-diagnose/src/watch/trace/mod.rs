@@ -44,16 +44,21 @@ pub struct Tracer {
     /// Takes the threads to trace. Closed to stop.
     threads: Option<Sender<Vec<u32>>>,
     last: Arc<Mutex<HashMap<u32, Last>>>,
-    worker: Option<JoinHandle<io::Result<(Account, Duration)>>>,
+    worker: Option<JoinHandle<io::Result<Tracing>>>,
     /// The calls of each slice.
     batches: Receiver<Batch>,
     missing: Vec<&'static str>,
     has_calls: bool,
 }
 
+/// The counts, and the time of tracing. None without a thread to trace.
+type Tracing = Option<(Account, Duration)>;
+
 /// The traced evidence. All of it is absent if the kernel lacks its events.
 #[derive(Debug, Default)]
 pub struct Traced {
+    /// Whether calls were traced.
+    pub has_calls: bool,
     pub direct: Option<Vec<DirectIo>>,
     pub locks: Option<Vec<LockWait>>,
     pub punts: Option<Vec<Punt>>,
@@ -81,8 +86,8 @@ impl Tracer {
         let (threads, to_trace) = mpsc::channel();
         let work = move || {
             slices.run(&to_trace)?;
-            let covered = slices.armed.map_or(Duration::ZERO, |armed| armed.elapsed());
-            Ok((slices.account, covered))
+            let Slices { account, armed, .. } = slices;
+            Ok(armed.map(|armed| (account, armed.elapsed())))
         };
         let worker = thread::Builder::new().name("dioxide-trace".into()).spawn(work)?;
         let has_calls = wants_calls && !missing.iter().any(|event| CALLS.contains(event));
@@ -100,11 +105,6 @@ impl Tracer {
         self.batches.try_iter().collect()
     }
 
-    /// Whether calls are traced.
-    pub fn has_calls(&self) -> bool {
-        self.has_calls
-    }
-
     /// The file of a thread's last direct operation, and whether that was an extending write.
     pub fn last_direct(&self, tid: u32, files: &Files) -> Option<(usize, bool)> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner).get(&tid)?;
@@ -120,7 +120,9 @@ impl Tracer {
 
     fn evidence(&mut self, files: &Files, watched: Duration) -> Traced {
         match self.join() {
-            Ok((account, covered)) => {
+            // No thread could be traced, as of a program of 32 bits.
+            Ok(None) => Traced::default(),
+            Ok(Some((account, covered))) => {
                 let mut traced = self.traced(account, files);
                 traced.unseen.extend(late(covered, watched));
                 traced
@@ -129,8 +131,7 @@ impl Tracer {
         }
     }
 
-    /// The counts, and the time of tracing.
-    fn join(&mut self) -> io::Result<(Account, Duration)> {
+    fn join(&mut self) -> io::Result<Tracing> {
         self.threads = None;
         let worker = self.worker.take().expect("joined once");
         worker.join().expect("the tracing thread does not panic")
@@ -142,6 +143,7 @@ impl Tracer {
             self.missing.iter().map(|event| format!("{event}: this kernel does not trace it"));
         Traced {
             unseen: unseen.collect(),
+            has_calls: self.has_calls,
             direct: has("iomap/").then(|| direct(&account, files)),
             locks: has("lock/").then(|| locks(&account)),
             punts: has("io_uring/").then(|| punts(&account)),
