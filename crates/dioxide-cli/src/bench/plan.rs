@@ -534,8 +534,10 @@ fn least_size(rows: &[(Point, Route)], units: Units) -> u64 {
 fn check_room(place: &BenchTarget, rows: &[(Point, Route)], size_bytes: u64) -> Result<u64> {
     let largest = one_block_each(rows);
     has_room(place, size_bytes, largest)?;
-    if rows.iter().any(|(point, _)| point.backend == Backend::System) {
-        check_ledger(rows, size_bytes, memory_bytes())?;
+    // A ledger of the simulated disk has nothing to check.
+    match rows.iter().any(|(point, _)| point.backend == Backend::System) {
+        true => check_ledger(rows, size_bytes, memory_bytes())?,
+        false => check_blocks(rows, 0, memory_bytes())?,
     }
     Ok(largest)
 }
@@ -577,12 +579,17 @@ fn check_ledger(rows: &[(Point, Route)], size_bytes: u64, memory_bytes: u64) -> 
         units::about_bytes(size_bytes),
         units::about_bytes(ledger)
     );
+    check_blocks(rows, ledger, memory_bytes)
+}
+
+/// Refuses blocks that would exhaust the memory of the machine, with so many bytes of notes.
+fn check_blocks(rows: &[(Point, Route)], notes_bytes: u64, memory_bytes: u64) -> Result<()> {
     let blocks = |(point, route): &(Point, Route)| {
         BLOCKS_OF_A_LANE * point.lanes(*route) as u64 * point.sizes.max_bytes
     };
     let blocks = rows.iter().map(blocks).max().unwrap_or(0);
     ensure!(
-        ledger.saturating_add(blocks) <= memory_bytes / LEDGER_FRACTION,
+        notes_bytes.saturating_add(blocks) <= memory_bytes / LEDGER_FRACTION,
         "the blocks of all threads or queued operations take {} of memory, with the notes over a \
          quarter of it: lower --bs, --numjobs or --iodepth",
         units::about_bytes(blocks)

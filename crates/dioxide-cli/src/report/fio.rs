@@ -49,6 +49,8 @@ pub fn files(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<V
             "--fio-json {}: takes one path, of --fio-path",
             name.display()
         );
+        // Similar names have no slash at their end.
+        output::check(&[Wanted { option: "--fio-json", path: name }], &[])?;
         return Ok(paths.into_iter().map(|path| File { name: named(name, path), path }).collect());
     };
     match paths.iter().find(|path| *path == chosen) {
