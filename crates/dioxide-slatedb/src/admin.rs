@@ -2,9 +2,10 @@
 
 use crate::epoch::EpochFile;
 use crate::error::{blocking, data, of_log};
+use crate::reader::{LOOK, PATIENCE, not_shown, read_next};
 use crate::{LocalWal, Medium, lock, parent_of};
 use async_trait::async_trait;
-use dioxide_log::{Durability, Error, Log, LogReader, Lsn};
+use dioxide_log::{Durability, Error, Log, LogReader, Lsn, Record};
 use slatedb::VersionedManifest;
 use slatedb::object_store::path::Path as DbPath;
 use slatedb::wal::{WalAdmin, WalError, WalFileRange, WalGc, WalReader};
@@ -13,6 +14,8 @@ use std::io;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
 
 /// The file in the log of a clone while it is copied. dioxide-log has no file of this name.
 const UNFINISHED: &str = "clone";
@@ -183,11 +186,15 @@ fn copy(from: &LocalWal, log: &Log, end: Lsn) -> Result<(), WalError> {
     }
     let mut records = LogReader::open(dir_of(from)?).map_err(of_log)?;
     records.seek(log.next_lsn());
+    let deadline = Instant::now() + PATIENCE;
     while log.next_lsn() < end {
-        let Some(record) = records.next().map_err(of_log)? else {
-            return Err(data(format!("the log ends before record {}", end.0 - 1)));
-        };
-        log.submit(record.payload).map_err(of_log)?;
+        let submit = |record: Option<Record<'_>>| record.map(|it| log.submit(it.payload));
+        match read_next(&mut records, submit).map_err(of_log)? {
+            Some(submitted) => drop(submitted.map_err(of_log)?),
+            // The mark of the log may be old or missing.
+            None if Instant::now() >= deadline => return Err(not_shown(log.next_lsn())),
+            None => thread::sleep(LOOK),
+        }
     }
     // The close waits for all.
     Ok(())
@@ -236,6 +243,32 @@ mod tests {
         }
         fs::write(&mark, after).unwrap();
         assert!(!wals().is_empty(&db, 0, 2).await.unwrap());
+    }
+
+    /// The defects: a clone called such a log damaged, and a reader showed none of its rows.
+    #[tokio::test]
+    async fn a_log_with_a_lost_mark_is_unavailable() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir_in(".").unwrap());
+        // A reader that was there before goes on with what it knows.
+        let [from, to] = [0, 1].map(|nth| LocalWal::new(dirs[nth].path()));
+        let dir = dirs[0].path();
+        let [before, after] = write_row(dir);
+        for lost in [Some(before), None] {
+            match &lost {
+                Some(before) => fs::write(dir.join("mark"), before).unwrap(),
+                None => fs::remove_file(dir.join("mark")).unwrap(),
+            }
+            let error = clone(&from, &to, Lsn(1), Lsn(3), 1).unwrap_err();
+            assert!(matches!(error, WalError::Unavailable(_)), "{error}");
+            // An old mark shows less, until a writer opens the log.
+            let last = LocalWal::new(dir).last_wal_file_id(0).await;
+            let is_unavailable = matches!(last, Err(WalError::Unavailable(_)));
+            assert!(if lost.is_some() { matches!(last, Ok(1)) } else { is_unavailable });
+        }
+        fs::write(dir.join("mark"), after).unwrap();
+        assert_eq!(from.last_wal_file_id(0).await.unwrap(), 2);
+        clone(&from, &to, Lsn(1), Lsn(3), 1).unwrap();
+        assert_eq!(to.last_wal_file_id(7).await.unwrap(), 7);
     }
 
     /// The defect: a reader served the rows that an old mark showed, as if these were all.

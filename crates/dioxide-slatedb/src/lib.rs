@@ -211,6 +211,15 @@ impl LocalWal {
         Ok(reader.clone())
     }
 
+    /// The last record that readers see; 0 without one, and without a log. None while the writer
+    /// has not shown which records are stable, as after a power cut.
+    fn last_shown(&self) -> Result<Option<Lsn>, WalError> {
+        let Some(reader) = self.reader()? else { return Ok(Some(Lsn(0))) };
+        let mut reader = lock(&reader);
+        look(&mut reader).map_err(of_log)?;
+        Ok(reader.knows_stable().then(|| Lsn(reader.stable_lsn().0.saturating_sub(1))))
+    }
+
     /// Removes the records below, from the open log or from a closed one.
     fn truncate_front(&self, lsn: Lsn) -> Result<(), WalError> {
         let truncate = |log: &Log| match lsn.min(log.next_lsn()) {
@@ -398,14 +407,17 @@ impl WalReader for LocalWal {
     }
 
     async fn last_wal_file_id(&self, replay_after_wal_id: u64) -> Result<u64, WalError> {
-        let wal = self.clone();
-        blocking(move || {
-            let Some(reader) = wal.reader()? else { return Ok(replay_after_wal_id) };
-            let mut reader = lock(&reader);
-            look(&mut reader).map_err(of_log)?;
-            Ok(reader.stable_lsn().0.saturating_sub(1).max(replay_after_wal_id))
-        })
-        .await
+        let deadline = Instant::now() + reader::PATIENCE;
+        loop {
+            let wal = self.clone();
+            if let Some(last) = blocking(move || wal.last_shown()).await? {
+                return Ok(last.0.max(replay_after_wal_id));
+            }
+            if Instant::now() >= deadline {
+                return Err(reader::not_shown(Lsn(replay_after_wal_id + 1)));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }
 

@@ -16,9 +16,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// About how many bytes of records one call returns.
 const CHUNK_BYTES: usize = 1 << 20;
 /// How often an iterator without end looks for more.
-const LOOK: Duration = Duration::from_millis(10);
+pub const LOOK: Duration = Duration::from_millis(10);
 /// How long a reader looks at a log that changes, or that lacks records.
-const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 30_000 });
+pub const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 30_000 });
 
 /// Where records are read.
 pub enum Source {
@@ -152,7 +152,7 @@ pub fn read_next<R>(
 }
 
 /// The error of a reader that has waited for a record in vain.
-fn not_shown(lsn: Lsn) -> WalError {
+pub fn not_shown(lsn: Lsn) -> WalError {
     let reason = format!("the log shows readers no record {lsn}; open the log with its writer");
     WalError::Unavailable(Arc::new(io::Error::new(io::ErrorKind::TimedOut, reason)))
 }
