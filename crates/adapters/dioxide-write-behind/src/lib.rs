@@ -72,6 +72,8 @@ struct State {
     /// Whether the file has writes that no flush covered.
     is_dirty: bool,
     edge: Option<Edge>,
+    /// Number of calls that need the file without waiting writes. New writes wait for them.
+    settlers: usize,
 }
 
 /// The content of a block of the file that was written in part.
@@ -225,33 +227,21 @@ impl WriteBehind {
     ///
     /// As [`File::set_len`], and the error of an earlier write.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
-        loop {
-            let mut state = self.lock();
-            if state.waiting.is_empty() && state.in_flight.is_none() {
-                // With the lock held, no write begins.
-                state.edge = None;
-                return Ok(self.file().set_len(len)?);
-            }
-            self.write_out(state, Until::Written)?;
-        }
+        let mut state = self.settled()?;
+        state.edge = None;
+        Ok(self.file().set_len(len)?)
     }
 
     /// Writes what waits, and frees the space ahead: other programs find the exact length. Both are
-    /// stable on return. Writes may go on meanwhile, and none is lost.
+    /// stable on return. Writes of other threads wait meanwhile, and none is lost.
     ///
     /// # Errors
     ///
     /// As [`set_len`](Self::set_len).
     pub fn trim(&self) -> io::Result<()> {
-        loop {
-            let state = self.lock();
-            if state.waiting.is_empty() && state.in_flight.is_none() {
-                // With the lock held, no write begins.
-                let file = self.file();
-                return Ok(file.set_len(file.len()?)?);
-            }
-            self.write_out(state, Until::Written)?;
-        }
+        let _settled = self.settled()?;
+        let file = self.file();
+        Ok(file.set_len(file.len()?)?)
     }
 
     /// Makes every write stable that returned before the call.
@@ -291,6 +281,20 @@ impl WriteBehind {
             .take()
             .map_or(Ok(()), |Files { plain, durable }| durable.close().and(plain.close()));
         written.and(closed.map_err(Into::into))
+    }
+
+    /// The state with all writes in the file. With its lock held, no write begins.
+    fn settled(&self) -> io::Result<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        state.settlers += 1;
+        let mut written = Ok(());
+        while written.is_ok() && !(state.waiting.is_empty() && state.in_flight.is_none()) {
+            written = self.write_out(state, Until::Written);
+            state = self.lock();
+        }
+        state.settlers -= 1;
+        self.changed.notify_all();
+        written.map(|()| state)
     }
 
     fn write_out(&self, mut state: MutexGuard<'_, State>, until: Until) -> io::Result<()> {
@@ -378,10 +382,11 @@ impl WriteBehind {
         }))
     }
 
-    /// Waits until no write of the range is in flight.
+    /// Waits until no write of the range is in flight, and no call needs the file without writes.
     fn not_in_flight(&self, offset: u64, len: usize) -> MutexGuard<'_, State> {
+        let is_in_flight = |runs: &Waiting| runs.overlaps(offset, len);
         let mut state = self.lock();
-        while state.in_flight.as_ref().is_some_and(|runs| runs.overlaps(offset, len)) {
+        while state.settlers > 0 || state.in_flight.as_ref().is_some_and(is_in_flight) {
             state = self.wait(state);
         }
         state

@@ -5,7 +5,7 @@ use dioxide::{Growth, OpenOptions};
 use dioxide_write_behind::WriteBehind;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -226,6 +226,40 @@ fn a_flush_does_not_begin_while_the_length_is_set() {
     let mut found = [0xee; 110];
     assert_eq!(file.read_at(&mut found, 0).unwrap(), 110);
     assert!(found[..] == [[1; 50].as_slice(), &[0; 50], &[2; 10]].concat(), "{found:?}");
+}
+
+/// The defect: it wrote what other threads added meanwhile, without an end.
+#[test]
+fn a_length_is_set_beside_a_thread_that_writes() {
+    const CALLS_MAX: usize = 200;
+    let disk = Disk::new(4);
+    let file = of(&disk, Growth::None);
+    file.write_at(&[1; 100], 0).unwrap();
+    let (go, wanted) = mpsc::channel();
+    let (wrote, written) = mpsc::channel();
+    let calls = Arc::new(AtomicUsize::new(0));
+    // During each call on the disk the other thread writes, if it may.
+    disk.watch(Some(Box::new({
+        let calls = calls.clone();
+        move || {
+            if calls.fetch_add(1, Ordering::SeqCst) < CALLS_MAX {
+                go.send(()).unwrap();
+                let _ = written.recv_timeout(Duration::from_millis(50));
+            }
+        }
+    })));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for (nth, ()) in wanted.into_iter().enumerate() {
+                file.write_at(&[2; 10], 1000 + 100 * nth as u64).unwrap();
+                // The callback may be gone.
+                let _ = wrote.send(());
+            }
+        });
+        file.set_len(50).unwrap();
+        disk.watch(None);
+    });
+    assert!(calls.load(Ordering::SeqCst) < CALLS_MAX);
 }
 
 /// A write that failed is not forgotten: the next flush writes it.
