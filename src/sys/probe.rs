@@ -375,8 +375,8 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
         let is_ours = match rustix::fs::stat(image) {
             // The open device keeps the path in memory.
             Ok(stat) => same_file(&stat, &this),
-            // The path is of the mount namespace in which the device was set up. It may also name
-            // another file here: that image is not found.
+            // The path is of the mount namespace in which the device was set up. If it leads to
+            // another file here, or through an overlay, the image is not found.
             Err(_) => image_behind(&name)?.is_some_and(|image| image.is(&this)),
         };
         if is_ours {
@@ -479,9 +479,10 @@ impl Mount<'_> {
 }
 
 /// The file systems of the kernel that need no server and no other machine.
-const LOCAL: [&str; 15] = [
-    "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "ntfs3",
-    "tmpfs", "udf", "vfat", "xfs", "zfs",
+const LOCAL: [&str; 22] = [
+    "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "iso9660",
+    "jfs", "msdos", "nilfs2", "ntfs", "ntfs3", "reiserfs", "squashfs", "tmpfs", "udf", "vfat",
+    "xfs", "zfs",
 ];
 
 /// Parses the mounts of mountinfo.
