@@ -85,6 +85,12 @@ impl<K: ?Sized> Slot<K> {
         !matches!(*self.stage.lock(), SlotStage::Over)
     }
 
+    /// Whether a thread changes its stage. In the child of a fork, a thread of the parent does so
+    /// forever.
+    pub fn is_locked(&self) -> bool {
+        self.stage.try_lock().is_none()
+    }
+
     /// Stores the result. Nothing may use its bytes any more. Returns the waker to wake, if any.
     pub fn finish(&self, result: Result<u64>) -> Option<Waker> {
         match std::mem::replace(&mut *self.stage.lock(), SlotStage::Finished(result)) {

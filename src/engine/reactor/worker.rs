@@ -118,14 +118,22 @@ impl Worker {
 
     /// Refuses the parent's operations in the child of a fork, and wakes their tasks.
     fn answer_in_child(&self) {
-        // Another thread of the parent may hold the lock forever. Then a future fails when it is
+        // Another thread of the parent may hold a lock forever. Then a future fails when it is
         // polled.
         let listed =
             self.reactor.state.try_lock().map(|mut state| std::mem::take(&mut state.listed));
-        for slot in listed.into_iter().flatten().filter(|slot| slot.begin()) {
-            refuse(slot, ErrorKind::Forked);
+        for slot in listed.into_iter().flatten().filter(|slot| !slot.is_locked()) {
+            if slot.begin() {
+                refuse(slot, ErrorKind::Forked);
+            }
         }
-        self.answer();
+        loop {
+            let Some(done) = self.driver.borrow_mut().next() else { break };
+            let slot = self.begun.borrow_mut().remove(done.tag as usize);
+            if !slot.is_locked() {
+                tell(slot, done.result);
+            }
+        }
     }
 
     /// Yields to tasks that were woken together, as long as more of them come back. Operations that
