@@ -85,8 +85,8 @@ impl Engine {
                 job
             });
             let Some(job) = job else { return };
-            // All waiters need the marker of such a job. Without space for it they fail, rather
-            // than ask for it again at once.
+            // Those that need the marker of such a job fail without space for it, rather than ask
+            // for it again at once.
             let (marks_only, ends_growth) = (job.plan.is_none(), job.truncate_to.is_some());
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result

@@ -97,7 +97,7 @@ impl Plan {
 }
 
 /// Plans the steps of one file.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Planner {
     growth_config: GrowthConfig,
     next_step: u64,

@@ -5,6 +5,7 @@ use crate::api::sim::{self, Call, Disk, Settings};
 use crate::{
     Buffer, Completion, Durability, ErrorKind, File, OpenOptions, Operation, Queue, QueueOptions,
 };
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -298,4 +299,23 @@ fn an_iterator_yielded_completions_of_a_later_reap() {
         assert_eq!((first.next().map(|done| done.tag), first.size_hint()), (None, (0, Some(0))));
         assert_eq!((later.size_hint(), later.next().map(|done| done.tag)), ((0, Some(1)), Some(3)));
     });
+}
+
+/// The defect: without space for the marker of a positional write, appends beside it failed too.
+#[test]
+fn a_refused_write_past_the_end_failed_appends_beside_it() {
+    let refused = Cell::new(0);
+    with_a_queue(|disk, file, queue| {
+        disk.fail(Call::Marker, 0, 28);
+        queue.write_at(file, block(9), 10 * BLOCK as u64, 1).unwrap();
+        queue.append(file, block(2), 2).unwrap();
+        let [written, appended] = &all(queue)[..] else { panic!("two") };
+        if let Err(error) = &written.result {
+            assert_eq!(*error.kind(), ErrorKind::NoSpace(28));
+            refused.set(refused.get() + 1);
+            assert_eq!(appended.result.as_ref().ok(), Some(&(BLOCK as u64)));
+        }
+        assert!(appended.result.is_ok());
+    });
+    assert!(refused.get() > 0);
 }

@@ -505,8 +505,17 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Fails the waiting operations, and submits those below the last block.
     pub(super) fn fail_waiting(&mut self, kind: &ErrorKind, out: &mut Outbox<T>) {
-        for (place, member) in self.waiting.drain(..).flat_map(|it| it.members).collect::<Vec<_>>()
-        {
+        self.fail_those(|_, _| true, kind, out);
+    }
+
+    /// The same for the waiting operations that are such.
+    pub(super) fn fail_those(
+        &mut self,
+        are_such: impl Fn(Target, u64) -> bool,
+        kind: &ErrorKind,
+        out: &mut Outbox<T>,
+    ) {
+        for (place, member) in self.take_waiting(are_such) {
             match place {
                 Target::At(start) if start + member.segment.len() <= self.full_blocks() => {
                     self.overwrite(start, member, out)
@@ -514,6 +523,25 @@ impl<T: Clone + PartialEq> Core<T> {
                 _ => out.answer(member.token, Err(kind.clone())),
             }
         }
+    }
+
+    /// Takes the waiting operations that are such, by place and length.
+    pub(super) fn take_waiting(
+        &mut self,
+        are_such: impl Fn(Target, u64) -> bool,
+    ) -> Vec<(Target, Member<T>)> {
+        let mut taken = Vec::new();
+        for group in &mut self.waiting {
+            let (its, kept): (SmallVec1<_>, _) = group
+                .members
+                .drain(..)
+                .partition(|(place, member)| are_such(*place, member.segment.len()));
+            taken.extend(its);
+            group.members = kept;
+            group.bytes = group.members.iter().map(|(_, member)| member.segment.len()).sum();
+        }
+        self.waiting.retain(|group| !group.members.is_empty());
+        taken
     }
 
     /// After a failure, fails written ranges behind the gap and all waiting operations. Requests in

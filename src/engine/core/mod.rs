@@ -309,8 +309,8 @@ struct Space {
     zeros_to: u64,
     /// End of a hole that a step of growth left before its space; 0 if none did.
     hole_to: u64,
-    /// Begin of the space of the growth job that is under way; 0 if it adds none.
-    growing_from: u64,
+    /// The planner before the growth that is under way, and the begin of its space.
+    growing: Option<(Planner, u64)>,
     need: Option<Need>,
     /// The need of the growth job that is under way. Another operation may have come before.
     tried: Option<Need>,
@@ -402,7 +402,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 written_to: 0,
                 zeros_to: 0,
                 hole_to: 0,
-                growing_from: 0,
+                growing: None,
                 need: None,
                 tried: None,
                 grower_running: false,

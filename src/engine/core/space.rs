@@ -14,7 +14,7 @@
 //! would take the kernel's later extension for that of another program. So no extending request is
 //! submitted until the space ahead is truncated and the marker removed.
 
-use super::{Core, Failure, GrowthJob, Outbox, SmallVec1, Target};
+use super::{Core, Failure, GrowthJob, Outbox, Target};
 use crate::error::ErrorKind;
 use crate::os_error;
 use crate::rules::growth::{Need, Plan, SpaceLimits};
@@ -157,7 +157,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Returns the marker for a file grown to `physical`, valid while writers use that space. It
     /// announces the next step as well, so one marker ends this growth and permits the next one.
     pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
-        self.space.growing_from = done.from;
+        self.space.growing = Some((self.space.planner, done.from));
         self.space.planner.carried_out(done, physical);
         let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
             return self.next_marker(physical, physical);
@@ -238,8 +238,9 @@ impl<T: Clone + PartialEq> Core<T> {
     pub fn on_grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
         match result {
             Ok(physical) => {
-                let from = std::mem::take(&mut self.space.growing_from);
-                if from > self.sizes.physical {
+                if let Some((_, from)) = self.space.growing.take()
+                    && from > self.sizes.physical
+                {
                     self.space.hole_to = from;
                 }
                 self.sizes.grow_to(physical);
@@ -260,7 +261,9 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Takes what the operations need that a failed growth job was for. None if an operation with a
     /// smaller need has come before them: it may find space.
     fn need_of_failed(&mut self) -> Option<Need> {
-        self.space.growing_from = 0;
+        if let Some((before, _)) = self.space.growing.take() {
+            self.space.planner = before;
+        }
         let (need, tried) = (self.space.need, self.space.tried.take());
         let is_untried = |need: Need| tried.is_some_and(|tried| need.least < tried.least);
         let need = need.filter(|need| !is_untried(*need))?;
@@ -271,11 +274,15 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Leaves positional mode if the positional writes that asked for it were refused. Appends
     /// would need another marker, for which there is no space.
     fn leave_refused_mode(&mut self) {
-        let is_marked = |mode| self.space.marker.is_some_and(|marker| marker.mode == mode);
         let asks = self.waiting.iter().any(|group| group.place() != Target::End);
-        if is_marked(Mode::AppendOnly) && !asks {
+        if self.is_append_only() && !asks {
             self.space.mode = Mode::AppendOnly;
         }
+    }
+
+    /// Whether the marker on disk says that the file only grows by appends.
+    fn is_append_only(&self) -> bool {
+        self.space.marker.is_some_and(|marker| marker.mode == Mode::AppendOnly)
     }
 
     /// Whether an operation waits for growth.
@@ -302,7 +309,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Takes the failure of a marker or a growth. A refusal for good ends growth. Any other failure
-    /// of a growth fails the operations that need it. That of a marker alone fails all that wait.
+    /// fails the operations that need the space or the marker.
     pub fn on_growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
         let is_needed = self.space.need.is_some();
         let (need, untried) = (self.need_of_failed(), self.space.need.take());
@@ -328,6 +335,10 @@ impl<T: Clone + PartialEq> Core<T> {
                 Some(need) if need.least > self.sizes.physical => {
                     self.refuse(need, failure.kind, out)
                 }
+                // The marker is for positional writes. Appends need none.
+                Some(_) if lacks_space && self.is_append_only() => {
+                    self.fail_those(|place, _| place != Target::End, &failure.kind, out)
+                }
                 Some(_) => self.fail_waiting(&failure.kind, out),
                 None => self.space.need = untried,
             }
@@ -352,17 +363,8 @@ impl<T: Clone + PartialEq> Core<T> {
             }
             Target::At(offset) => (offset + len).next_multiple_of(offset_unit) >= need.least,
         };
-        for group in &mut self.waiting {
-            let (refused, kept): (SmallVec1<_>, _) = group
-                .members
-                .drain(..)
-                .partition(|(place, member)| is_refused(*place, member.segment.len()));
-            group.members = kept;
-            group.bytes = group.members.iter().map(|(_, member)| member.segment.len()).sum();
-            for (_, member) in refused {
-                out.answer(member.token, Err(kind.clone()));
-            }
+        for (_, member) in self.take_waiting(is_refused) {
+            out.answer(member.token, Err(kind.clone()));
         }
-        self.waiting.retain(|group| !group.members.is_empty());
     }
 }
