@@ -50,7 +50,8 @@ pub fn files(routes: impl Iterator<Item = Route>, outputs: &Outputs) -> Result<V
             name.display()
         );
         // Similar names have no slash at their end.
-        output::check(&[Wanted { option: "--fio-json", path: name }], &[])?;
+        let names_directory = name.as_os_str().as_encoded_bytes().ends_with(b"/");
+        ensure!(!names_directory, "--fio-json {}: no such directory", name.display());
         return Ok(paths.into_iter().map(|path| File { name: named(name, path), path }).collect());
     };
     match paths.iter().find(|path| *path == chosen) {
@@ -488,6 +489,7 @@ mod tests {
         assert_eq!(names("").unwrap(), []);
         let refusal = |options| names(options).unwrap_err().to_string();
         assert!(refusal("--fio-json -").contains("takes one path"));
+        assert_eq!(refusal("--fio-json missing/"), "--fio-json missing/: no such directory");
         assert_eq!(
             refusal("--fio-json - --fio-path sparse"),
             "--fio-path sparse: the paths of this bench are kernel, dioxide, dioxide-queue"
