@@ -157,14 +157,12 @@ fn number_of(sysfs: &Path) -> Option<u64> {
 
 fn counts(sysfs: &Path) -> Option<Counts> {
     let whole = whole(sysfs);
-    // zram counts requests whatever this is.
-    let is_zram =
-        whole.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"zram"));
     let iostats = fs::read_to_string(whole.join("queue/iostats"));
-    if !is_zram && iostats.is_ok_and(|text| text.trim() == "0") {
-        return None;
-    }
-    stat(sysfs)
+    let is_off = iostats.is_ok_and(|text| text.trim() == "0");
+    // Without queues of requests, some count all the same (zram; dm before Linux 6.5).
+    let has_counted = || stat(whole).is_some_and(|counts| counts.reads + counts.writes > 0);
+    let counts = !is_off || !whole.join("mq").is_dir() && has_counted();
+    if counts { stat(sysfs) } else { None }
 }
 
 fn stat(sysfs: &Path) -> Option<Counts> {
@@ -283,11 +281,9 @@ mod tests {
         fs::write(dir.path().join("queue/iostats"), "0\n").unwrap();
         assert!(disks.iter().all(|disk| disk.read().is_none()));
         fs::remove_dir(dir.path().join("mq")).unwrap();
+        assert!(disks.iter().all(|disk| disk.read().is_some()), "as of zram");
+        fs::write(dir.path().join("stat"), "0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n").unwrap();
         assert!(disks.iter().all(|disk| disk.read().is_none()), "as of dm");
-        let zram = dir.path().join("zram0");
-        device(&zram, &[]);
-        fs::write(zram.join("queue/iostats"), "0\n").unwrap();
-        assert!(Disk { sysfs: vec![zram] }.read().is_some());
     }
 
     /// The defect: two partitions of one disk added all flushes of the disk twice.
