@@ -186,11 +186,14 @@ fn copy(from: &LocalWal, log: &Log, end: Lsn) -> Result<(), WalError> {
     }
     let mut records = LogReader::open(dir_of(from)?).map_err(of_log)?;
     records.seek(log.next_lsn());
-    let deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + PATIENCE;
     while log.next_lsn() < end {
         let submit = |record: Option<Record<'_>>| record.map(|it| log.submit(it.payload));
         match read_next(&mut records, submit).map_err(of_log)? {
-            Some(submitted) => drop(submitted.map_err(of_log)?),
+            Some(submitted) => {
+                submitted.map_err(of_log)?;
+                deadline = Instant::now() + PATIENCE;
+            }
             // The mark of the log may be old or missing.
             None if Instant::now() >= deadline => return Err(not_shown(log.next_lsn())),
             None => thread::sleep(LOOK),

@@ -288,7 +288,13 @@ impl WriteBehind {
         let mut state = self.lock();
         state.settlers += 1;
         let mut written = Ok(());
-        while written.is_ok() && !(state.waiting.is_empty() && state.in_flight.is_none()) {
+        while written.is_ok() {
+            while state.in_flight.is_some() {
+                state = self.wait(state);
+            }
+            if state.waiting.is_empty() {
+                break;
+            }
             written = self.write_out(state, Until::Written);
             state = self.lock();
         }
