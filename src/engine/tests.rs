@@ -441,7 +441,9 @@ fn a_refused_write_past_the_end_stopped_appends_with_space() {
     (0..4).for_each(|_| file.backend.fail(Call::Marker, 0, libc::ENOSPC));
     let error = file.write_at(&record(9, 1), 9000 * BLOCK_BYTES, true).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC));
+    let waits = file.stats().growth_waits;
     assert_eq!(file.append(&record(2, 1), true), Ok(BLOCK_BYTES));
+    assert_eq!(file.stats().growth_waits, waits);
     assert_eq!(contents(&open(file.backend.crash(|_| true))), [1, 2]);
 }
 
