@@ -1,5 +1,6 @@
 //! Logs on real media: on a block device, and by a process that is killed.
 
+use dioxide::ErrorKind;
 use dioxide_log::storage::Storage;
 use dioxide_log::storage::device::Device;
 use dioxide_log::suite::{Extent, Medium, run_with};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SEGMENT_BYTES: u64 = 256 << 10;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -431,7 +432,15 @@ struct Disk {
 
 impl Medium for Disk {
     fn open(&self) -> dioxide_log::Result<Arc<dyn Storage>> {
-        let file = dioxide::OpenOptions::new().write(true).open(self.disk.path())?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let file = loop {
+            match dioxide::OpenOptions::new().write(true).open(self.disk.path()) {
+                // A program that another trial starts keeps the device until its exec.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Busy(_)) && Instant::now() < deadline => {}
+                opened => break opened?,
+            }
+        };
         Ok(Arc::new(Device::new(file, self.disk.path(), 64 << 10)?))
     }
 }
