@@ -2,6 +2,9 @@
 //! states, and traces. The names in it come from mount paths and from programs.
 #![no_main]
 
+#[path = "../../crates/dioxide-diagnose/src/host/cached.rs"]
+#[allow(dead_code)]
+mod cached;
 #[path = "../../crates/dioxide-diagnose/src/host/disk.rs"]
 #[allow(dead_code)]
 mod disk;
