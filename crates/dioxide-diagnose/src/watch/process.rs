@@ -107,7 +107,7 @@ impl Process {
             living: pid,
         };
         // After the end of the first thread, its files are those of a zombie.
-        if process.state_of_first() == Some('Z') {
+        if process.unreaped_by().is_some() {
             let tids = numbers(&process.dir, "task").unwrap_or_default();
             process.living = tids.into_iter().find(|tid| *tid != pid).unwrap_or(pid);
         }
@@ -207,7 +207,8 @@ impl Process {
         (!arguments.is_empty()).then(|| arguments.to_owned())
     }
 
-    /// Its parent, if it has ended and the parent has not waited for it: a zombie.
+    /// Its parent, if it has ended and the parent has not waited for it: a zombie. Also if only its
+    /// first thread has ended.
     pub fn unreaped_by(&self) -> Option<u32> {
         let stat = self.read("stat")?;
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
@@ -233,11 +234,6 @@ impl Process {
             None => self.living,
         };
         if tid == self.pid { name.to_owned() } else { format!("task/{tid}/{name}") }
-    }
-
-    /// The state of its first thread, which is also that of the process.
-    fn state_of_first(&self) -> Option<char> {
-        self.read("stat")?.rsplit_once(") ")?.1.chars().next()
     }
 
     /// Reads its memory at `address` into `bytes`; false if that is not possible. Opens the memory
