@@ -3,7 +3,7 @@
 
 use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Shape};
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, only_in_all};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -387,30 +387,37 @@ fn trials() -> Vec<Trial> {
     for name in ["calls", "errors", "queue", "fork", "streams", "write_ahead", "write_ahead_errors"]
     {
         trials.extend(lab_trials_where(name, grows_ahead, move |dir| plain(name, &dir)));
-        let ext4 = |fs| (fs == Fs::Ext4).then_some(()).ok_or("one file system will do");
-        trials.extend(lab_trials_where(&format!("{name}_under_valgrind"), ext4, move |dir| {
-            watched(name, &dir)
-        }));
+        trials.extend(only_in_all(lab_trials_where(
+            &format!("{name}_under_valgrind"),
+            on_ext4,
+            move |dir| watched(name, &dir),
+        )));
     }
-    let ext4 = |fs| (fs == Fs::Ext4).then_some(()).ok_or("one file system will do");
-    let mut on_ext4 = |name: &str, test: fn(TestDir) -> TrialResult| {
-        trials.extend(lab_trials_where(name, ext4, test));
+    let mut add = |name: &str, test: fn(TestDir) -> TrialResult| {
+        trials.extend(lab_trials_where(name, on_ext4, test));
     };
-    on_ext4("valgrind_finds_what_is_planted", valgrind_finds_what_is_planted);
-    on_ext4("a_file_inside_of_a_volume", |dir| a_file_inside_of_a_volume(&[], &dir));
-    on_ext4("a_file_inside_of_a_volume_under_valgrind", |dir| {
+    add("a_file_inside_of_a_volume", |dir| a_file_inside_of_a_volume(&[], &dir));
+    add("the_examples", |dir| the_examples(&[], &dir, 5));
+    add("the_example_goes_on_after_a_kill", the_example_goes_on_after_a_kill);
+    add("the_write_ahead_example", |dir| the_write_ahead_example(&[], &dir));
+    add("a_static_program", a_static_program);
+    add("the_program_in_the_documentation", the_program_in_the_documentation);
+    let mut add_in_all = |name: &str, test: fn(TestDir) -> TrialResult| {
+        trials.extend(only_in_all(lab_trials_where(name, on_ext4, test)));
+    };
+    add_in_all("valgrind_finds_what_is_planted", valgrind_finds_what_is_planted);
+    add_in_all("a_file_inside_of_a_volume_under_valgrind", |dir| {
         a_file_inside_of_a_volume(&VALGRIND, &dir)
     });
-    on_ext4("the_examples", |dir| the_examples(&[], &dir, 5));
-    on_ext4("the_examples_under_valgrind", the_examples_under_valgrind);
-    on_ext4("the_example_goes_on_after_a_kill", the_example_goes_on_after_a_kill);
-    on_ext4("the_write_ahead_example", |dir| the_write_ahead_example(&[], &dir));
-    on_ext4("the_write_ahead_example_under_valgrind", |dir| {
+    add_in_all("the_examples_under_valgrind", the_examples_under_valgrind);
+    add_in_all("the_write_ahead_example_under_valgrind", |dir| {
         the_write_ahead_example(&VALGRIND, &dir)
     });
-    on_ext4("a_static_program", a_static_program);
-    on_ext4("the_program_in_the_documentation", the_program_in_the_documentation);
     trials
+}
+
+fn on_ext4(fs: Fs) -> Applies {
+    if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
 }
 
 fn main() -> ExitCode {

@@ -3,8 +3,8 @@
 //! nothing to test.
 //!
 //! `make test` runs the trials of every file system on ext4 and XFS, or on the first one where they
-//! apply. `make test-all` sets `DIOXIDE_TEST_ALL`: they run on every file system, and
-//! [`only_in_all`] hides nothing.
+//! apply. `make test-all` sets `DIOXIDE_TEST_ALL`: they run on every file system, and [`in_turn`]
+//! and [`only_in_all`] hide nothing.
 
 use std::env;
 use std::io;
@@ -115,6 +115,24 @@ fn on_each(name: &str, applies: impl Fn(Fs) -> Applies, make: impl Fn(Fs) -> Tri
         Ok(()) => in_all(make(fs)),
     };
     Fs::ALL.map(each).into()
+}
+
+/// Tests that do not depend on the file system or the shape of a volume. `make test` runs one trial
+/// of each test: the first of one, the second of the next, and so on.
+pub fn in_turn(tests: impl IntoIterator<Item = Vec<Trial>>) -> Vec<Trial> {
+    tests.into_iter().enumerate().flat_map(|(n, trials)| only_nth(n, trials)).collect()
+}
+
+/// Leaves one of the trials that run: the `n`-th, counted round.
+fn only_nth(n: usize, trials: Vec<Trial>) -> Vec<Trial> {
+    let (mut running, mut others): (Vec<_>, Vec<_>) =
+        trials.into_iter().partition(|trial| !trial.has_ignored_flag());
+    if !running.is_empty() {
+        let chosen = running.swap_remove(n % running.len());
+        others.extend(running.into_iter().map(in_all));
+        others.push(chosen);
+    }
+    others
 }
 
 /// Slow trials, and trials that repeat others on another file system: only `make test-all` runs

@@ -8,7 +8,7 @@ use dioxide_ext::OpenInImage;
 use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Pieces, Shape, Tree, TreeEntry};
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::records::Frame;
-use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trial};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, in_turn, lab_trial};
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
@@ -25,7 +25,7 @@ pub const VOLUME_BYTES: u64 = 32 << 20;
 const WHOLE_MAX: u64 = 8 << 20;
 
 /// The shapes of volumes for a test; all with DIOXIDE_EXT_SHAPES=all. Every test has each block
-/// size, both kinds, and small groups.
+/// size, both kinds, and small groups. `make test` tries one shape of each test.
 fn shapes_for(test: usize) -> Vec<Shape> {
     let all = Shape::all(VOLUME_BYTES);
     if env::var_os("DIOXIDE_EXT_SHAPES").is_some_and(|which| which == "all") {
@@ -51,7 +51,7 @@ pub fn within_trials(tests: &[ShapeTest]) -> Vec<Trial> {
         };
         shapes.map(trial).collect::<Vec<_>>()
     };
-    tests.iter().enumerate().flat_map(trials).collect()
+    in_turn(tests.iter().enumerate().map(trials))
 }
 
 /// The bytes with this number, of this length.

@@ -6,7 +6,7 @@ use dioxide_testkit::files;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{
-    Failed, Trial, TrialResult, lab_trials_where, volume_trial, volume_trials_where,
+    Failed, Trial, TrialResult, in_turn, lab_trials_where, volume_trial, volume_trials_where,
 };
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::collections::BTreeMap;
@@ -389,21 +389,21 @@ pub fn trials() -> Vec<Trial> {
         let test = move |dir: TestDir| tells_the_same(&dir, case, &With::LIBRARY);
         trials.extend(lab_trials_where(&name, where_files_share_extents, test));
     }
-    for way in RIGHTS {
+    trials.extend(in_turn(RIGHTS.into_iter().map(|way| {
         let name = format!("cases_rights_that_change_after_the_open_{way}");
         let test = move |dir: TestDir| rights_that_change_after_the_open(&dir, way);
-        trials.extend(lab_trials_where(&name, on_ext4_and_xfs, test));
-    }
+        lab_trials_where(&name, on_ext4_and_xfs, test)
+    })));
     trials.extend(lab_trials_where(
         "cases_an_append_in_a_handler_lands_over_others",
         on_ext4_and_xfs,
         an_append_in_a_handler_lands_over_others,
     ));
-    for case in OF_SECTORS.into_iter().chain(OF_PARTS) {
+    trials.extend(in_turn(OF_SECTORS.into_iter().chain(OF_PARTS).map(|case| {
         let name = format!("cases {case}").replace(' ', "_");
         let test = move |dir: TestDir| tells_the_same(&dir, case, &With::LIBRARY);
-        trials.extend(lab_trials_where(&name, |_| Ok(()), test));
-    }
+        lab_trials_where(&name, |_| Ok(()), test)
+    })));
     let of_sectors =
         ["parts_of_blocks 2", "threads_write_sectors_of_blocks", "threads_append_sectors"];
     let test = move |dir: TestDir| sectors_are_carried(&dir, &of_sectors);

@@ -5,7 +5,7 @@
 use super::rig::*;
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, in_turn, lab_trials_where};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -257,5 +257,5 @@ pub fn trials() -> Vec<Trial> {
             With::ALL.into_iter().try_for_each(|with| try_program(&dir, program, with))
         })
     };
-    PROGRAMS.iter().flat_map(each).collect()
+    in_turn(PROGRAMS.iter().map(each))
 }

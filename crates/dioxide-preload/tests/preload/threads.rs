@@ -4,7 +4,7 @@
 use super::rig::*;
 use dioxide_testkit::files;
 use dioxide_testkit::lab::TestDir;
-use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, in_turn, lab_trials_where};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
@@ -91,5 +91,5 @@ pub fn trials() -> Vec<Trial> {
             },
         )
     };
-    PLANS.into_iter().flat_map(each).collect()
+    in_turn(PLANS.into_iter().map(each))
 }
