@@ -15,7 +15,7 @@ use rustix::fs::SeekFrom;
 
 use crate::command::{self, TOOL_LIMIT};
 use crate::loop_device::{Io, LoopDevice};
-use crate::mount::{Mount, await_end};
+use crate::mount::{Mount, await_end, is_in_use};
 use crate::site::Site;
 
 /// Old content, so that a test can tell stale data from zeros.
@@ -279,6 +279,17 @@ impl ExtVolume {
         let source = device.as_ref().map_or(self.path.as_path(), LoopDevice::path);
         let mount = Mount::new(self.kind.name(), source, &site.path("mnt"), options)?;
         Ok(MountedExt { mount, _device: device, _site: site })
+    }
+
+    /// Whether the kernel mounts it now, if it is a device. [`ExtVolume::mount`] waits until a
+    /// device is free.
+    pub fn can_be_mounted(&self) -> io::Result<bool> {
+        let site = Site::new()?;
+        match Mount::at_once(self.kind.name(), &self.path, &site.path("mnt"), "ro") {
+            Ok(_) => Ok(true),
+            Err(error) if is_in_use(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// All of its entries, as the kernel sees them.

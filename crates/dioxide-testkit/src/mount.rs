@@ -13,9 +13,28 @@ pub(crate) struct Mount {
     dir: PathBuf,
 }
 
+/// Whether a mount failed because its device is in use.
+pub(crate) fn is_in_use(error: &io::Error) -> bool {
+    error.to_string().contains("busy")
+}
+
 impl Mount {
-    /// Makes the directory.
+    /// Makes the directory. Waits for a device that is in use.
     pub(crate) fn new(
+        fs_type: &str,
+        source: &Path,
+        dir: &Path,
+        options: &str,
+    ) -> io::Result<Mount> {
+        // A child of a fork may have the descriptor of `await_end` until it executes a program.
+        retry(PATIENCE, || match Mount::at_once(fs_type, source, dir, options) {
+            Err(error) if is_in_use(&error) => Err(error),
+            result => Ok(result),
+        })?
+    }
+
+    /// Like [`Mount::new`], but a device that is in use is an error ([`is_in_use`]).
+    pub(crate) fn at_once(
         fs_type: &str,
         source: &Path,
         dir: &Path,
@@ -24,11 +43,7 @@ impl Mount {
         fs::create_dir_all(dir)?;
         let args =
             [Path::new("-t"), Path::new(fs_type), Path::new("-o"), Path::new(options), source, dir];
-        // A child of a fork may have the descriptor of `await_end` until it executes a program.
-        retry(PATIENCE, || match command::run(PATIENCE, "mount", args) {
-            Err(error) if error.to_string().contains("busy") => Err(error),
-            result => Ok(result),
-        })??;
+        command::run(PATIENCE, "mount", args)?;
         Ok(Mount { dir: dir.to_owned() })
     }
 

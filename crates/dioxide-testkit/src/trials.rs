@@ -141,8 +141,13 @@ pub fn only_in_all(trials: impl IntoIterator<Item = Trial>) -> Vec<Trial> {
     trials.into_iter().map(in_all).collect()
 }
 
+/// Whether this is a run of `make test-all`.
+pub fn is_of_all() -> bool {
+    env::var_os("DIOXIDE_TEST_ALL").is_some()
+}
+
 fn in_all(trial: Trial) -> Trial {
-    if env::var_os("DIOXIDE_TEST_ALL").is_some() || trial.has_ignored_flag() {
+    if is_of_all() || trial.has_ignored_flag() {
         return trial;
     }
     trial.with_kind("left to make test-all").with_ignored_flag(true)
