@@ -453,23 +453,23 @@ fn appends_into_a_fragmented_file_on_a_full_disk_are_kept_or_refused() -> TrialR
 
 // --- quotas --------------------------------------------------------------------------------------
 
-/// Sets the quota of btrfs; not every kernel has the other quotas. Writeback in progress may make
-/// the change fail.
+/// The group of the subvolume that is mounted.
+const QUOTA_GROUP: &str = "0/5";
+/// A subvolume of its own, without a limit.
+const UNLIMITED: &str = "unlimited";
+
+/// Sets the quota of btrfs; not every kernel has the other quotas. The change needs quota itself, of
+/// the subvolume that it is made through.
 fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
-    let start = Instant::now();
-    loop {
-        let output =
-            Command::new("btrfs").args(["qgroup", "limit", limit]).arg(volume.path()).output()?;
-        if output.status.success() {
-            return Ok(());
-        }
-        // This change itself needs quota; a commit releases reservations.
-        if start.elapsed() > PATIENCE {
-            return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
-        }
-        let committed = rustix::fs::syncfs(fs::File::open(volume.path())?);
-        assert!(committed.is_ok(), "{committed:?}");
-        thread::sleep(Duration::from_millis(100));
+    let through = volume.path().join(UNLIMITED);
+    btrfs(&["qgroup", "limit", limit, QUOTA_GROUP], &through)
+}
+
+fn btrfs(words: &[&str], path: &Path) -> io::Result<()> {
+    let output = Command::new("btrfs").args(words).arg(path).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
     }
 }
 
@@ -478,9 +478,8 @@ const NO_QUOTA: &[i32] = &[libc::EDQUOT, libc::ENOSPC];
 
 fn limited(fs: Fs, limit: &str) -> Result<Volume, dioxide_testkit::trials::Failed> {
     let volume = Volume::new(fs, SIZE_MIN)?;
-    let status =
-        Command::new("btrfs").args(["-q", "quota", "enable"]).arg(volume.path()).status()?;
-    assert!(status.success(), "{status}");
+    btrfs(&["subvolume", "create"], &volume.path().join(UNLIMITED))?;
+    btrfs(&["quota", "enable"], volume.path())?;
     limit_volume(&volume, limit)?;
     Ok(volume)
 }

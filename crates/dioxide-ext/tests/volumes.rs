@@ -20,7 +20,7 @@ use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{
-    Failed, Trial, TrialResult, disk_trial, fuse_trial, in_turn, is_of_all, lab_trial,
+    Failed, Trial, TrialResult, disk_trial, fuse_trial, is_of_all, lab_trial,
 };
 use std::fs;
 use std::io::Write;
@@ -1927,11 +1927,10 @@ fn trials() -> Vec<Trial> {
         Shape::new(ExtKind::Ext2, 1024, 128, VOLUME_BYTES),
         Shape::new(ExtKind::Ext3, 4096, 256, VOLUME_BYTES),
     ];
-    let cuts = cut.map(|shape| {
+    all.extend(cut.map(|shape| {
         let name = format!("{shape}::what_was_acknowledged_survives_power_cuts");
         fuse_trial(&name, move || what_was_acknowledged_survives_power_cuts(shape))
-    });
-    all.extend(in_turn([cuts.into()]));
+    }));
     all.push(fuse_trial("a_disk_that_lies_loses_records", a_disk_that_lies_loses_records));
     let name = "an_overwrite_torn_by_a_power_cut_is_no_lost_write";
     all.push(fuse_trial(name, an_overwrite_torn_by_a_power_cut_is_no_lost_write));

@@ -46,7 +46,7 @@ pub fn within_trials(tests: &[ShapeTest]) -> Vec<Trial> {
     let trials = |(n, &(name, test)): (usize, &ShapeTest)| {
         let shapes = shapes_for(n).into_iter().enumerate();
         let trial = move |(at, shape): (usize, Shape)| {
-            let host = HOSTS[(at + n) % HOSTS.len()];
+            let host = HOSTS[(at + n + n / 3) % HOSTS.len()];
             lab_trial(&format!("{shape}::{name}"), host, move |dir| test(dir, shape))
         };
         shapes.map(trial).collect::<Vec<_>>()
