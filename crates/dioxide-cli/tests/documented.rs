@@ -165,20 +165,19 @@ impl Stage {
             true => "8",
             false => "1",
         };
-        const LOGS: [&str; 6] = ["--runtime", "20ms", "--rounds", "1", "--size", "8m"];
+        let brief = ["--runtime", "20ms", "--rounds", "1", "--size", "8m"];
         let work = ["--runtime", "20ms", "--numjobs", "1,2", "--rounds", rounds, "--size", "8m"];
         let more: &[&str] = match (words.get(1), words.get(2)) {
             (Some(&"bench"), Some(&"indirect")) => &["--count", "1", "--rounds", "1"],
             (Some(&"bench"), Some(&"sync")) => &work[..6],
-            (Some(&"bench"), Some(&"log")) if words.contains(&"--files") => &LOGS,
-            (Some(&"bench"), Some(&"checkpoint" | &"copy")) => {
-                &["--runtime", "20ms", "--rounds", "1"]
-            }
+            (Some(&"bench"), Some(&"log")) if words.contains(&"--files") => &brief,
+            (Some(&"bench"), Some(&"checkpoint")) => &brief[..4],
+            (Some(&"bench"), Some(&"copy")) => &brief,
             (Some(&"bench"), Some(_)) if command.contains("--backend sim") => &work[..6],
             (Some(&"bench"), Some(_)) => &work,
             (Some(&"bench"), None) => return Some("dioxide bench --help".into()),
             (Some(&"diagnose"), _) if words.contains(&"--pid") => &["--seconds", "1"],
-            (Some(&"diagnose"), _) => &["--runtime", "20ms", "--rounds", "1"],
+            (Some(&"diagnose"), _) => &brief,
             (Some(&"probe"), _) if words.contains(&"--for") => &["--runtime", "1s"],
             (Some(&"probe"), _) => &["--quick"],
             // It waits for the next record otherwise.
