@@ -458,8 +458,8 @@ const QUOTA_GROUP: &str = "0/5";
 /// A subvolume of its own, without a limit.
 const UNLIMITED: &str = "unlimited";
 
-/// Sets the quota of btrfs; not every kernel has the other quotas. The change needs quota itself, of
-/// the subvolume that it is made through.
+/// Sets the quota of btrfs; not every kernel has the other quotas. The change itself needs quota of
+/// the subvolume in its path.
 fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
     let through = volume.path().join(UNLIMITED);
     btrfs(&["qgroup", "limit", limit, QUOTA_GROUP], &through)
