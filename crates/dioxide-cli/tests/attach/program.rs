@@ -117,8 +117,13 @@ pub fn walls(findings: &[Value]) -> Vec<&str> {
 
 /// The findings of the first observation that is enough, or of the longest one.
 pub fn observe_until(program: &Program, is_enough: impl Fn(&Value) -> bool) -> Vec<Value> {
+    findings_of(&document_until(program, is_enough))
+}
+
+/// The document of the same.
+pub fn document_until(program: &Program, is_enough: impl Fn(&Value) -> bool) -> Value {
     let line = |seconds| format!("diagnose --pid {} --seconds {seconds}s --json -", program.pid());
-    findings_of(&observe_by(|seconds| run(&line(seconds)), is_enough))
+    observe_by(|seconds| run(&line(seconds)), is_enough)
 }
 
 /// Whether the first finding is this wall.

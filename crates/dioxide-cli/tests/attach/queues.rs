@@ -17,8 +17,10 @@ use std::time::Duration;
 
 /// Maximum duration of a flush on the slow disk.
 const FLUSH_MAX: Duration = Duration::from_millis(20);
-/// With fewer flushes, or waiters at their ends, the program has done too little to be judged.
+/// With fewer waiters at the ends of flushes, the program has done too little to be judged.
 const ENDED_MIN: u64 = 60;
+/// Four times the wake-ups that make a thread a follower, because not every one is seen.
+const TURNS_MIN: u64 = 16;
 /// Writes a second. Below the rate of a disk that other trials keep busy.
 const LIMIT: u32 = 40;
 
@@ -48,11 +50,11 @@ fn is_judged(document: &Value) -> bool {
     ended(document) >= ENDED_MIN && !is_thin(document)
 }
 
-/// The same of a program without waiters.
-fn is_judged_by_flushes(document: &Value) -> bool {
+/// Whether each thread of a pool has had enough turns, and a flush in each, to be judged.
+fn is_pool_judged(document: &Value) -> bool {
     let devices = document["diagnoses"][0]["evidence"]["devices"].as_array().expect("devices");
-    let flushes = devices.iter().map(|device| device["flushes"].as_u64().expect("a count"));
-    flushes.sum::<u64>() >= ENDED_MIN && !is_thin(document)
+    let flushes: u64 = devices.iter().filter_map(|device| device["flushes"].as_u64()).sum();
+    flushes >= TURNS_MIN * THREADS as u64 && !is_thin(document)
 }
 
 fn has_queue(document: &Value) -> bool {
@@ -152,7 +154,9 @@ fn followers_on_one_futex_wait_for_its_flush(kind: Fs) -> TrialResult {
 /// The control: they share their loop with the thread that syncs.
 fn idle_threads_of_a_pool_wait_for_nothing(kind: Fs) -> TrialResult {
     let (_volume, program) = own("idle-pool", kind)?;
-    let findings = observe_until(&program, is_judged_by_flushes);
+    let document = document_until(&program, is_pool_judged);
+    assert!(is_pool_judged(&document), "{document:#}");
+    let findings = findings_of(&document);
     let walls = walls(&findings);
     assert!(!walls.contains(&"program_queue") && !walls.contains(&"program_lock"), "{findings:#?}");
     Ok(())
