@@ -18,7 +18,7 @@ use rustix::fs::FallocateFlags;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 // --- children ------------------------------------------------------------------------------------
@@ -630,11 +630,11 @@ fn acknowledged_records_survive_a_shutdown_of_the_file_system(fs: Fs) -> TrialRe
 /// Files in a snapshot of btrfs have the same inode numbers, birth times and markers.
 fn a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash(dir: TestDir) -> TrialResult {
     let (used, snapshot) = (dir.join("used"), dir.join("snapshot"));
-    subvolume(&["create", &used.to_string_lossy()])?;
+    btrfs(&["subvolume", "create"], &used)?;
     let path = used.join("log");
     let mut child = start("append_durably", &path, "unwritten", 4, 1)?;
     let before = placed(child.wait_for_acks(60, PATIENCE)?.to_vec());
-    subvolume(&["snapshot", &used.to_string_lossy(), &snapshot.to_string_lossy()])?;
+    btrfs(&["subvolume", "snapshot", &used.to_string_lossy()], &snapshot)?;
     let at_once = end_of(&placed(child.wait_for_acks(before.len() + 1, PATIENCE)?.to_vec()));
     let all = placed(child.kill_9()?);
     let copy = snapshot.join("log");
@@ -654,15 +654,6 @@ fn a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash(dir: TestDir) -> Tr
         assert_eq!(end_of_records(&content, 0), next.end());
     }
     Ok(())
-}
-
-fn subvolume(args: &[&str]) -> TrialResult {
-    let status = Command::new("btrfs").args(["-q", "subvolume"]).args(args).status()?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("btrfs subvolume {args:?}: {status}").into())
-    }
 }
 
 // --- files of others -----------------------------------------------------------------------------

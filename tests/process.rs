@@ -743,9 +743,7 @@ fn an_image_is_refused_wherever_it_lies(dir: TestDir) -> TrialResult {
     let mut image = dir.join(name);
     if matches!(dir.fs(), Fs::Btrfs | Fs::BtrfsNocow) {
         let subvolume = dir.join("subvolume");
-        let made =
-            Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status()?;
-        assert!(made.success(), "{made}");
+        btrfs(&["subvolume", "create"], &subvolume)?;
         image = subvolume.join(name);
     }
     fs::File::create(&image)?.set_len(MIB)?;

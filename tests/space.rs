@@ -465,14 +465,6 @@ fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
     btrfs(&["qgroup", "limit", limit, QUOTA_GROUP], &through)
 }
 
-fn btrfs(words: &[&str], path: &Path) -> io::Result<()> {
-    let output = Command::new("btrfs").args(words).arg(path).output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
-    }
-}
-
 /// On overwrites in place btrfs reports an exhausted quota as a full disk.
 const NO_QUOTA: &[i32] = &[libc::EDQUOT, libc::ENOSPC];
 

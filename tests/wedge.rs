@@ -597,9 +597,7 @@ fn a_failed_write_through_the_cache_wedges() -> TrialResult {
 fn a_failed_flush_wedges_all_subvolumes() -> TrialResult {
     let volume = Volume::on_fuse_disk(Fs::Btrfs, SIZE_MIN)?;
     let subvolume = volume.path().join("subvolume");
-    let made =
-        Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status()?;
-    assert!(made.success(), "{made}");
+    btrfs(&["subvolume", "create"], &subvolume)?;
     let (outside, _) = durable_file(&volume.path().join("log"))?;
     let (inside, _) = durable_file(&subvolume.join("log"))?;
     append(&outside, 2, 0, 1)?;

@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -349,4 +350,13 @@ fn code_of(error: &Error) -> u64 {
 /// A scenario for children: opens args[0] for writing, and reports the result.
 pub fn try_to_open(acks: &Acks, args: &[String]) {
     tell(acks, &OpenOptions::new().write(true).open(&args[0]));
+}
+
+/// Runs a command of btrfs-progs on a path.
+pub fn btrfs(words: &[&str], path: &Path) -> io::Result<()> {
+    let output = Command::new("btrfs").args(words).arg(path).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
+    }
 }

@@ -389,12 +389,12 @@ fn trials() -> Vec<Trial> {
         trials.extend(lab_trials_where(name, grows_ahead, move |dir| plain(name, &dir)));
         trials.extend(only_in_all(lab_trials_where(
             &format!("{name}_under_valgrind"),
-            on_ext4,
+            Fs::on_ext4,
             move |dir| watched(name, &dir),
         )));
     }
     let mut add = |name: &str, test: fn(TestDir) -> TrialResult| {
-        trials.extend(lab_trials_where(name, on_ext4, test));
+        trials.extend(lab_trials_where(name, Fs::on_ext4, test));
     };
     add("a_file_inside_of_a_volume", |dir| a_file_inside_of_a_volume(&[], &dir));
     add("the_examples", |dir| the_examples(&[], &dir, 5));
@@ -403,7 +403,7 @@ fn trials() -> Vec<Trial> {
     add("a_static_program", a_static_program);
     add("the_program_in_the_documentation", the_program_in_the_documentation);
     let mut add_in_all = |name: &str, test: fn(TestDir) -> TrialResult| {
-        trials.extend(only_in_all(lab_trials_where(name, on_ext4, test)));
+        trials.extend(only_in_all(lab_trials_where(name, Fs::on_ext4, test)));
     };
     add_in_all("valgrind_finds_what_is_planted", valgrind_finds_what_is_planted);
     add_in_all("a_file_inside_of_a_volume_under_valgrind", |dir| {
@@ -414,10 +414,6 @@ fn trials() -> Vec<Trial> {
         the_write_ahead_example(&VALGRIND, &dir)
     });
     trials
-}
-
-fn on_ext4(fs: Fs) -> Applies {
-    if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
 }
 
 fn main() -> ExitCode {

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use dioxide_testkit::files::install_program;
-use dioxide_testkit::lab::{Applies, Fs, TestDir};
+use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where, trials_with};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
@@ -383,13 +383,6 @@ fn two_observations_are_compared() -> TrialResult {
     Ok(())
 }
 
-fn on_ext4(fs: Fs) -> Applies {
-    match fs {
-        Fs::Ext4 => Ok(()),
-        _ => Err("ext4 stands for all"),
-    }
-}
-
 fn trials() -> Vec<Trial> {
     let untraced = !may_trace();
     let mut trials = vec![
@@ -409,12 +402,12 @@ fn trials() -> Vec<Trial> {
     let rivals = [
         lab_trials_where(
             "another_process_on_the_file_is_named",
-            on_ext4,
+            Fs::on_ext4,
             another_process_on_the_file_is_named,
         ),
         lab_trials_where(
             "a_process_on_another_file_is_not_named",
-            on_ext4,
+            Fs::on_ext4,
             a_process_on_another_file_is_not_named,
         ),
     ];

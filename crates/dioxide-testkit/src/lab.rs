@@ -80,6 +80,11 @@ impl Fs {
         }
     }
 
+    /// For tests that do not depend on the file system.
+    pub fn on_ext4(self) -> Applies {
+        if self == Fs::Ext4 { Ok(()) } else { Err("ext4 stands for all") }
+    }
+
     /// Whether there is a disk below that can fail and lose power.
     pub fn has_disk(self) -> Applies {
         if self == Fs::Tmpfs { Err("tmpfs has no disk") } else { Ok(()) }

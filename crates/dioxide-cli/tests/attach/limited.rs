@@ -54,12 +54,5 @@ pub fn on_ext4_with_limits(fs: Fs) -> Applies {
     if !may_limit() {
         return Err("no cgroup limits I/O here");
     }
-    on_ext4(fs)
-}
-
-pub fn on_ext4(fs: Fs) -> Applies {
-    match fs {
-        Fs::Ext4 => Ok(()),
-        _ => Err("ext4 stands for all"),
-    }
+    fs.on_ext4()
 }

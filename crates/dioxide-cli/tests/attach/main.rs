@@ -18,7 +18,7 @@ use dioxide_testkit::trials::{
     Failed, Trial, TrialResult, fuse_trials_where, lab_trials_where, trials_with,
 };
 use dioxide_testkit::volume::Volume;
-use limited::{Limited, on_ext4, on_ext4_with_limits};
+use limited::{Limited, on_ext4_with_limits};
 use nobody::AsNobody;
 use program::*;
 use rustix::process::{Pid, Signal, kill_process};
@@ -330,7 +330,7 @@ fn trials() -> Vec<Trial> {
         ),
         lab_trials_where(
             "the_owner_of_a_program_finds_it_too",
-            on_ext4,
+            Fs::on_ext4,
             the_owner_of_a_program_finds_it_too,
         ),
         lab_trials_where(
@@ -340,7 +340,7 @@ fn trials() -> Vec<Trial> {
         ),
         lab_trials_where(
             "writes_into_holes_wait_for_each_other",
-            on_ext4,
+            Fs::on_ext4,
             writes_into_holes_wait_for_each_other,
         ),
         lab_trials_where(

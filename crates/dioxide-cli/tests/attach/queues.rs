@@ -1,7 +1,7 @@
 //! Programs in which threads wait for another one that syncs. The verdict must say so, and only of
 //! them.
 
-use crate::limited::{Limited, on_ext4, on_ext4_with_limits};
+use crate::limited::{Limited, on_ext4_with_limits};
 use crate::program::*;
 use crate::servers::{MariaDb, Postgres};
 use dioxide_testkit::lab::Fs;
@@ -175,28 +175,28 @@ pub fn trials() -> Vec<Trial> {
     let own = [
         fuse_trials_where(
             "a_lock_is_named_by_the_function_that_takes_it",
-            on_ext4,
+            Fs::on_ext4,
             a_lock_is_named_by_the_function_that_takes_it,
         ),
         fuse_trials_where(
             "followers_of_a_group_commit_wait_for_its_flush",
-            on_ext4,
+            Fs::on_ext4,
             followers_of_a_group_commit_wait_for_its_flush,
         ),
         fuse_trials_where(
             "followers_on_one_futex_wait_for_its_flush",
-            on_ext4,
+            Fs::on_ext4,
             followers_on_one_futex_wait_for_its_flush,
         ),
         fuse_trials_where(
             "idle_threads_of_a_pool_wait_for_nothing",
-            on_ext4,
+            Fs::on_ext4,
             idle_threads_of_a_pool_wait_for_nothing,
         ),
     ];
     let postgres = [fuse_trials_where(
         "commits_of_postgres_wait_for_flushes",
-        on_ext4,
+        Fs::on_ext4,
         commits_of_postgres_wait_for_flushes,
     )];
     let limited = [fuse_trials_where(
@@ -206,12 +206,12 @@ pub fn trials() -> Vec<Trial> {
     )];
     let rocksdb = [fuse_trials_where(
         "writers_of_rocksdb_wait_for_their_leader",
-        on_ext4,
+        Fs::on_ext4,
         writers_of_rocksdb_wait_for_their_leader,
     )];
     let mariadb = [fuse_trials_where(
         "commits_of_mariadb_wait_for_flushes",
-        on_ext4,
+        Fs::on_ext4,
         commits_of_mariadb_wait_for_flushes,
     )];
     let mut trials: Vec<Trial> = own.into_iter().flatten().collect();

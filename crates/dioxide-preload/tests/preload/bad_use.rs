@@ -138,10 +138,6 @@ fn a_grown_file_with_another_opener_is_used_in_silence(dir: TestDir) -> TrialRes
     Ok(())
 }
 
-fn on_ext4(fs: Fs) -> Applies {
-    if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
-}
-
 fn where_files_grow(fs: Fs) -> Applies {
     fs.grows_unwritten()
 }
@@ -150,22 +146,22 @@ pub fn trials() -> Vec<Trial> {
     [
         lab_trials_where(
             "what_is_not_understood_is_said_once_and_the_program_runs",
-            on_ext4,
+            Fs::on_ext4,
             what_is_not_understood_is_said_once_and_the_program_runs,
         ),
         lab_trials_where(
             "a_pattern_that_matches_nothing_is_said_once_and_nothing_is_taken",
-            on_ext4,
+            Fs::on_ext4,
             a_pattern_that_matches_nothing_is_said_once_and_nothing_is_taken,
         ),
         lab_trials_where(
             "a_program_without_direct_files_hears_nothing",
-            on_ext4,
+            Fs::on_ext4,
             a_program_without_direct_files_hears_nothing,
         ),
         lab_trials_where(
             "a_static_program_runs_as_without",
-            on_ext4,
+            Fs::on_ext4,
             a_static_program_runs_as_without,
         ),
         lab_trials_where(

@@ -371,10 +371,6 @@ fn where_the_end_matters(fs: Fs) -> Applies {
     }
 }
 
-fn on_ext4(fs: Fs) -> Applies {
-    if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
-}
-
 pub fn trials() -> Vec<Trial> {
     let each = |case: &'static str| {
         let ways = if LEAVE.contains(&case) { &With::LIBRARY[..1] } else { &With::LIBRARY };
@@ -421,10 +417,10 @@ pub fn trials() -> Vec<Trial> {
     let name = "cases_misaligned_calls_by_mistake";
     trials.extend(lab_trials_where(name, on_ext4_and_xfs, misaligned_calls_by_mistake));
     trials.push(volume_trial("cases_a_full_disk", a_full_disk));
-    trials.extend(lab_trials_where("cases_a_block_device", on_ext4, a_block_device));
+    trials.extend(lab_trials_where("cases_a_block_device", Fs::on_ext4, a_block_device));
     trials.extend(lab_trials_where(
         "cases_a_device_opened_beside_its_last_close",
-        on_ext4,
+        Fs::on_ext4,
         a_device_opened_beside_its_last_close,
     ));
     trials

@@ -397,10 +397,6 @@ fn where_writes_meet(fs: Fs) -> Applies {
     if fs == Fs::Tmpfs { Err("writes seldom meet where none waits for a device") } else { Ok(()) }
 }
 
-fn on_ext4(fs: Fs) -> Applies {
-    if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
-}
-
 /// Trials that change settings of the machine. They run alone.
 pub fn alone() -> Vec<Trial> {
     lab_trials_where(
@@ -424,17 +420,17 @@ pub fn trials() -> Vec<Trial> {
             ),
             lab_trials_where(
                 "a_refused_take_over_stalls_the_open",
-                on_ext4,
+                Fs::on_ext4,
                 a_refused_take_over_stalls_the_open,
             ),
             lab_trials_where(
                 "a_file_of_another_owner_is_taken_without_a_lease",
-                on_ext4,
+                Fs::on_ext4,
                 a_file_of_another_owner_is_taken_without_a_lease,
             ),
             lab_trials_where(
                 "a_lease_that_cannot_be_released_is_not_mentioned",
-                on_ext4,
+                Fs::on_ext4,
                 a_lease_that_cannot_be_released_is_not_mentioned,
             ),
             lab_trials_where(
@@ -449,29 +445,33 @@ pub fn trials() -> Vec<Trial> {
             ),
             lab_trials_where(
                 "locks_of_others_hide_a_lease_that_breaks",
-                on_ext4,
+                Fs::on_ext4,
                 |dir: TestDir| others_lose_nothing_in_rounds(dir, "among_locks", 40, ELSEWHERE),
             ),
             lab_trials_where(
                 "an_open_in_a_handler_waits_for_its_own_thread",
-                on_ext4,
+                Fs::on_ext4,
                 |dir: TestDir| {
                     others_lose_nothing_in_rounds(dir, "open_in_a_handler", 400, "it was opened")
                 },
             ),
             lab_trials_where(
                 "an_open_during_a_take_over_waits_for_the_next_look",
-                on_ext4,
+                Fs::on_ext4,
                 |dir: TestDir| {
                     others_lose_nothing_in_rounds(dir, "open_during_a_take_over", 20, ELSEWHERE)
                 },
             ),
-            lab_trials_where("a_break_during_a_close_ends_the_keeper", on_ext4, |dir: TestDir| {
-                others_lose_nothing_in_rounds(dir, "close_meanwhile", 200, ELSEWHERE)
-            }),
+            lab_trials_where(
+                "a_break_during_a_close_ends_the_keeper",
+                Fs::on_ext4,
+                |dir: TestDir| {
+                    others_lose_nothing_in_rounds(dir, "close_meanwhile", 200, ELSEWHERE)
+                },
+            ),
             lab_trials_where(
                 "an_open_in_a_constructor_of_a_loaded_library_hangs",
-                on_ext4,
+                Fs::on_ext4,
                 an_open_in_a_constructor_of_a_loaded_library_hangs,
             ),
             vec![volume_trial(
@@ -485,7 +485,7 @@ pub fn trials() -> Vec<Trial> {
             ),
             lab_trials_where(
                 "a_call_needs_more_stack_than_a_small_thread_has",
-                on_ext4,
+                Fs::on_ext4,
                 a_call_needs_more_stack_than_a_small_thread_has,
             ),
         ]
