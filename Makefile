@@ -87,6 +87,7 @@ check:
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --all-features --package dioxide-io --package dioxide-diagnose --package dioxide-ext --package dioxide-log
 	scripts/mutate --check
 	scripts/prose --self-test
+	scripts/test --self-test
 	scripts/prose
 	cargo package --quiet --allow-dirty --no-verify --package dioxide-io --package dioxide-diagnose --package dioxide-ext --package dioxide-log --package dioxide-cli
 

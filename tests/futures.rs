@@ -1105,7 +1105,6 @@ fn trials() -> Vec<Trial> {
         a_forked_child_is_told_though_its_parent_has_the_file_alone,
         a_forked_child_woke_no_task_of_a_local_reactor
     ];
-    let on_ext4 = |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") };
     let mut all = Vec::new();
     for executor in Executor::ALL {
         for &(name, test) in by_executor {
@@ -1113,12 +1112,12 @@ fn trials() -> Vec<Trial> {
             let on_each = move |dir| test(dir, executor);
             all.extend(match executor {
                 Executor::Tokio => lab_trials_where(&name, |_| Ok(()), on_each),
-                _ => lab_trials_where(&name, on_ext4, on_each),
+                _ => lab_trials_where(&name, Fs::on_ext4, on_each),
             });
         }
     }
     all.extend(alone.iter().flat_map(|&(name, test)| lab_trials(name, test)));
-    all.extend(once.iter().flat_map(|&(name, test)| lab_trials_where(name, on_ext4, test)));
+    all.extend(once.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::on_ext4, test)));
     let on_a_disk: &[DiskTest] = named![
         a_device_is_free_when_it_is_closed,
         a_device_is_free_when_it_is_closed_under_a_local_reactor,

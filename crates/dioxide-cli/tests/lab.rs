@@ -526,11 +526,6 @@ fn a_mounted_device_is_refused(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// The file system makes no difference.
-fn is_ext4(fs: Fs) -> Applies {
-    if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") }
-}
-
 /// A warning would precede the error.
 fn opens_without_a_warning(fs: Fs) -> Applies {
     fs.grows_unwritten().and(fs.writes_directly())
@@ -581,17 +576,17 @@ fn trials() -> Vec<Trial> {
         lab_trials("bench_through_indirect_blocks", bench_through_indirect_blocks),
         lab_trials_where(
             "a_loop_mount_goes_with_its_bench",
-            is_ext4,
+            Fs::on_ext4,
             a_loop_mount_goes_with_its_bench,
         ),
         lab_trials_where(
             "bench_on_a_striped_volume_of_disks",
-            is_ext4,
+            Fs::on_ext4,
             bench_on_a_striped_volume_of_disks,
         ),
         lab_trials_where(
             "disks_are_striped_only_if_all_are_free_and_named_again",
-            is_ext4,
+            Fs::on_ext4,
             disks_are_striped_only_if_all_are_free_and_named_again,
         ),
         lab_trials_where("bench_counts_growth", Fs::grows_unwritten, bench_counts_growth),

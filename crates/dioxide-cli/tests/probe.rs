@@ -440,11 +440,6 @@ fn is_xfs(fs: Fs) -> Applies {
     if fs == Fs::Xfs { Ok(()) } else { Err("only XFS waits for times") }
 }
 
-/// The file system makes no difference.
-fn is_ext4(fs: Fs) -> Applies {
-    if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") }
-}
-
 fn trials() -> Vec<Trial> {
     let anywhere = vec![
         Trial::test(
@@ -467,10 +462,10 @@ fn trials() -> Vec<Trial> {
         lab_trials("every_fact_says_how_it_was_found", every_fact_says_how_it_was_found),
         lab_trials("alignments_are_those_of_statx", alignments_are_those_of_statx),
         lab_trials("a_file_is_the_same_afterwards", a_file_is_the_same_afterwards),
-        lab_trials_where("the_exit_code_is_the_verdict", is_ext4, the_exit_code_is_the_verdict),
+        lab_trials_where("the_exit_code_is_the_verdict", Fs::on_ext4, the_exit_code_is_the_verdict),
         volume_trials_where(
             "appends_run_one_at_a_time_and_overwrites_do_not",
-            is_ext4,
+            Fs::on_ext4,
             appends_run_one_at_a_time_and_overwrites_do_not,
         ),
         lab_trials_where(
@@ -480,18 +475,18 @@ fn trials() -> Vec<Trial> {
         ),
         lab_trials_where(
             "a_device_is_the_same_afterwards",
-            is_ext4,
+            Fs::on_ext4,
             a_device_is_the_same_afterwards,
         ),
         lab_trials_where("a_mounted_device_is_read", is_on_one_device, a_mounted_device_is_read),
         volume_trials_where(
             "a_full_disk_is_looked_at_all_the_same",
-            is_ext4,
+            Fs::on_ext4,
             a_full_disk_is_looked_at_all_the_same,
         ),
         volume_trials_where(
             "a_read_only_mount_is_only_looked_at",
-            is_ext4,
+            Fs::on_ext4,
             a_read_only_mount_is_only_looked_at,
         ),
     ];
